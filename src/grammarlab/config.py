@@ -1,0 +1,392 @@
+"""Every option of the program: its name, type, default and what is allowed.
+
+Plain dataclasses without torch or Hydra, so that `--help` and a mistyped option are answered at once; the rooms above
+take their own part. Types say what a type can say, `__post_init__` the rest, each in one line that names the option,
+its value and the way out. Values that no dataclass knows (a misspelt key) never get here: the schema refuses them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """An option that the user has to change. Its message is one line."""
+
+
+class Positions(StrEnum):
+    learned = auto()
+    sinusoidal = auto()
+    none = auto()
+
+
+class NormOrder(StrEnum):
+    post = auto()
+    pre = auto()
+
+
+class OptimizerName(StrEnum):
+    adam = auto()
+    adamw = auto()
+
+
+class Schedule(StrEnum):
+    constant = auto()
+    cosine = auto()
+
+
+class LoggerName(StrEnum):
+    wandb = auto()
+    csv = auto()
+    none = auto()
+
+
+class LoggerMode(StrEnum):
+    offline = auto()
+    online = auto()
+
+
+class Accelerator(StrEnum):
+    cpu = auto()
+    cuda = auto()
+
+
+class BenchmarkName(StrEnum):
+    step = auto()
+
+
+# The precisions of lightning.pytorch.Trainer.
+PRECISIONS = (
+    "64-true",
+    "32-true",
+    "16-mixed",
+    "bf16-mixed",
+    "16-true",
+    "bf16-true",
+    "transformer-engine",
+    "transformer-engine-float16",
+)
+
+
+def _require(condition: bool, option: str, value: Any, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{option}={value}: {allowed}")
+
+
+def _at_least(minimum: float, **options: float | None) -> None:
+    for option, value in options.items():
+        name = option.replace("__", ".")
+        if value is not None:
+            _require(value >= minimum, name, value, f"must be at least {minimum:g}")  # NaN is refused too
+
+
+@dataclass(kw_only=True, slots=True)
+class LanguageConfig:
+    """A grammar, inline or in a file, and the symbol to start from."""
+
+    name: str = "captions"
+    start: str = "S"
+    grammar: str | None = None
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.grammar is None) == (self.file is None):
+            given = "both are" if self.grammar else "neither is"
+            raise ConfigError(
+                f"language.grammar, language.file: {given} given; for a file of your own add language=file"
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class DataConfig:
+    """What is drawn from the language, and how it is cut into batches."""
+
+    train_size: int | None = 680  # sentences; null: fresh ones at every step. 680 = 85 % of the lesson's 800
+    validation_size: int = 120
+    test_size: int = 1000
+    batch_size: int = 128
+    holdout: float = 0.0  # share of the language's sentences that training never shows
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            data__train_size=self.train_size,
+            data__validation_size=self.validation_size,
+            data__test_size=self.test_size,
+            data__batch_size=self.batch_size,
+        )
+        _require(0 <= self.holdout < 1, "data.holdout", self.holdout, "must be a share, at least 0 and below 1")
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelConfig:
+    """The decoder. The defaults are the lesson's."""
+
+    width: int = 32
+    heads: int = 4
+    depth: int = 1
+    causal: bool = True
+    context: int = 9  # tokens that the model can see, the begin token among them
+    positions: Positions = Positions.learned
+    norm_order: NormOrder = NormOrder.post
+    feedforward_multiple: int = 4
+    dropout: float = 0.0
+    tied_embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            model__width=self.width,
+            model__heads=self.heads,
+            model__depth=self.depth,
+            model__context=self.context,
+            model__feedforward_multiple=self.feedforward_multiple,
+        )
+        _require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be at least 0 and below 1")
+        _require(
+            self.width % self.heads == 0, "model.heads", self.heads, f"must divide model.width={self.width} evenly"
+        )
+        _require(
+            self.positions != Positions.sinusoidal or self.width % 2 == 0,
+            "model.width",
+            self.width,
+            "must be even with model.positions=sinusoidal",
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class OptimizerConfig:
+    """Adam or AdamW, and the learning rate by step."""
+
+    name: OptimizerName = OptimizerName.adam
+    learning_rate: float = 0.003
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0  # on matrices alone; needs adamw
+    schedule: Schedule = Schedule.constant
+    warmup_steps: int = 0
+    final_fraction: float = 0.0  # cosine: the last learning rate as a share of the peak
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        _require(0 < rate < math.inf, "optimizer.learning_rate", rate, "must be positive and finite")
+        _require(0 < self.epsilon < math.inf, "optimizer.epsilon", self.epsilon, "must be positive and finite")
+        _require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            "optimizer.betas",
+            self.betas,
+            "must be two numbers, each at least 0 and below 1",
+        )
+        _at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
+        _require(
+            self.weight_decay == 0 or self.name == OptimizerName.adamw,
+            "optimizer.weight_decay",
+            self.weight_decay,
+            "needs optimizer=adamw; plain Adam has none",
+        )
+        _require(
+            0 <= self.final_fraction <= 1, "optimizer.final_fraction", self.final_fraction, "must be from 0 to 1"
+        )
+        _require(
+            self.final_fraction == 0 or self.schedule == Schedule.cosine,
+            "optimizer.final_fraction",
+            self.final_fraction,
+            "needs optimizer.schedule=cosine",
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerConfig:
+    """What is passed to Lightning's Trainer, and how often things happen, in steps."""
+
+    max_steps: int = 800
+    max_epochs: int | None = None  # whichever of the two limits is met first
+    accelerator: Accelerator = Accelerator.cpu  # models of this size are no faster elsewhere
+    precision: str = "32-true"
+    gradient_clip_val: float | None = None  # bound of the gradient's norm
+    val_check_interval: int = 100
+    checkpoint_interval: int = 100
+    log_every_n_steps: int = 10
+    enable_progress_bar: bool = True
+    fast_dev_run: bool = False  # every part once; leaves no result
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            trainer__max_steps=self.max_steps,
+            trainer__max_epochs=self.max_epochs,
+            trainer__val_check_interval=self.val_check_interval,
+            trainer__checkpoint_interval=self.checkpoint_interval,
+            trainer__log_every_n_steps=self.log_every_n_steps,
+        )
+        _require(
+            self.precision in PRECISIONS, "trainer.precision", self.precision, f"must be one of {', '.join(PRECISIONS)}"
+        )
+        _require(
+            self.precision != "16-mixed" or self.accelerator != Accelerator.cpu,
+            "trainer.precision",
+            self.precision,
+            "needs trainer.accelerator=cuda; on the CPU use bf16-mixed",
+        )
+        clip = self.gradient_clip_val
+        _require(clip is None or 0 < clip < math.inf, "trainer.gradient_clip_val", clip, "must be positive, or null")
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluationConfig:
+    """How the model is held against the language."""
+
+    enumeration_limit: int = 10_000  # sentences up to which the measures are sums over all of them
+    samples: int = 2_000  # sentences drawn from the language where it is larger than that
+    batch_size: int = 1_024  # sentences a pass
+
+    def __post_init__(self) -> None:
+        _at_least(0, evaluation__enumeration_limit=self.enumeration_limit)
+        _at_least(2, evaluation__samples=self.samples)  # a standard error needs two
+        _at_least(1, evaluation__batch_size=self.batch_size)
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerationConfig:
+    """What the model generates for the sampled measures."""
+
+    temperatures: list[float] = field(default_factory=lambda: [0.3, 0.8, 1.0, 2.0])
+    samples: int = 1_000  # sentences at each temperature
+    draws: int = 20  # n of the coverage: the expected share of the language among n draws
+    recorded: int = 50  # sentences at each temperature that samples.csv and the W&B table show
+
+    def __post_init__(self) -> None:
+        temperatures = self.temperatures
+        _require(len(temperatures) > 0, "generation.temperatures", temperatures, "must name at least one")
+        for temperature in temperatures:
+            check_temperature("generation.temperatures", temperature)
+        _require(
+            len(set(temperatures)) == len(temperatures), "generation.temperatures", temperatures, "must all differ"
+        )
+        _at_least(1, generation__draws=self.draws, generation__recorded=self.recorded)
+        _require(
+            self.samples >= 2 * self.draws,
+            "generation.samples",
+            self.samples,
+            f"must be at least twice generation.draws={self.draws}: an interval needs two groups of draws",
+        )
+
+
+def check_temperature(option: str, value: float) -> None:
+    _require(0 <= value < math.inf, option, value, "must be 0 (greedy) or positive and finite")
+
+
+@dataclass(kw_only=True, slots=True)
+class LoggerConfig:
+    """Where a run is written besides its own folder. `csv` and `none` both mean: nowhere."""
+
+    name: LoggerName = LoggerName.wandb
+    project: str = "grammarlab"
+    mode: LoggerMode = LoggerMode.offline
+    store: str = "outputs/wandb"  # all runs in one place, so that one viewer lists and one command uploads them
+
+    def __post_init__(self) -> None:
+        if self.name != LoggerName.wandb:
+            for option, default in (("mode", LoggerMode.offline), ("project", "grammarlab"), ("store", "outputs/wandb")):
+                value = getattr(self, option)
+                _require(value == default, f"logger.{option}", value, f"needs logger=wandb, not logger={self.name}")
+        _require(0 < len(self.project) <= 128, "logger.project", self.project, "must have 1 to 128 characters")
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """One training run."""
+
+    seed: int = 1
+    torch_threads: int = 1
+    checkpoint: str | None = None  # a last.ckpt to go on from; the run's own options come from it
+    name: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    language: LanguageConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        _at_least(1, torch_threads=self.torch_threads)
+        _require(
+            self.optimizer.warmup_steps < self.trainer.max_steps,
+            "optimizer.warmup_steps",
+            self.optimizer.warmup_steps,
+            f"must be below trainer.max_steps={self.trainer.max_steps}",
+        )
+        _require(
+            self.trainer.max_epochs is None or self.data.train_size is not None,
+            "trainer.max_epochs",
+            self.trainer.max_epochs,
+            "has no meaning with data.train_size=null (fresh sentences have no epochs); use trainer.max_steps",
+        )
+
+
+def check_seed(value: int) -> None:
+    _require(0 <= value < 2**32, "seed", value, "must be from 0 to 2^32 - 1")
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluateConfig:
+    """Measure a checkpoint again. What is null is as in the checkpoint's own run."""
+
+    checkpoint: str = "???"
+    torch_threads: int = 1
+    seed: int | None = None
+    temperatures: list[float] | None = None
+    samples: int | None = None
+    batch_size: int | None = None
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            check_seed(self.seed)
+        _at_least(1, torch_threads=self.torch_threads, samples=self.samples, batch_size=self.batch_size)
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerateConfig:
+    """Sentences from a checkpoint."""
+
+    checkpoint: str = "???"
+    torch_threads: int = 1
+    seed: int = 1
+    prompt: str = ""
+    prompts_file: str | None = None  # one prompt a line
+    temperature: float = 1.0  # 0: greedy
+    samples: int = 1  # for each prompt
+    max_new_tokens: int | None = None  # null: as many as the context holds
+    cache: bool | None = None  # null: for a causal model
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_temperature("temperature", self.temperature)
+        _at_least(1, torch_threads=self.torch_threads, samples=self.samples, max_new_tokens=self.max_new_tokens)
+        _require(
+            not (self.prompt and self.prompts_file), "prompts_file", self.prompts_file, "and prompt exclude each other"
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class BenchmarkConfig:
+    """Paired timings; every ratio comes from one run of one process."""
+
+    benchmark: BenchmarkName = BenchmarkName.step
+    torch_threads: int = 1
+    repeats: int = 7
+    steps: int = 200  # a repeat
+
+    def __post_init__(self) -> None:
+        _at_least(1, torch_threads=self.torch_threads, steps=self.steps)
+        _at_least(2, repeats=self.repeats)

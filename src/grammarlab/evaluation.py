@@ -1,0 +1,371 @@
+"""The model against the language: every measure, exact where the language can be written out.
+
+p is the language, q the model as it generates: each next-word distribution computed from the prefix alone. For a causal
+model one pass over a sentence gives them all; one that is not causal is run on each prefix by itself, since a full
+pass shows it the answer. All sums in float64, all values in nats.
+
+Axes: B batch, T predicted tokens (words and end), V vocabulary; rows are `begin word … word end`, (B, T + 1), padded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from grammarlab.generation import generate, next_token_log_probs
+from grammarlab.language import Language, NotEnumerableError, Sentence
+from grammarlab.model import Decoder
+from grammarlab.vocabulary import Vocabulary
+
+_Z95 = NormalDist().inv_cdf(0.975)
+
+
+# ---- the loss on a set of sentences, and the language's own ------------------------------------------------------------
+
+
+def sentence_losses(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
+    """(B, T, V) logits and (B, T) targets to each sentence's (B,) −log q and number of predicted tokens."""
+    log_probs = torch.log_softmax(logits.double(), dim=-1)
+    chosen = log_probs.gather(-1, targets[..., None])[..., 0]
+    predicted = targets != pad_id
+    return -chosen.masked_fill(~predicted, 0.0).sum(1), predicted.sum(1)
+
+
+class ExcessLoss(Metric):
+    """Sums for the loss of a set of sentences and for the floor: the same sum under the language.
+
+    `compute` gives nats per predicted token over the whole set, whatever the batches:
+    loss, floor, excess_loss = loss − floor, and leakage, 1 where the excess is clearly below 0. In expectation it cannot
+    be (Gibbs' inequality), so the model has seen what it should predict. Clearly: below −0.01 and by more than three
+    standard errors of the sentences' differences.
+    """
+
+    higher_is_better = False
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # loss, floor, squared difference, predicted tokens, sentences
+        self.add_state("sums", torch.zeros(5, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, losses: Tensor, floors: Tensor, tokens: Tensor) -> None:
+        """(B,) −log q, (B,) −log p, (B,) predicted tokens of each sentence."""
+        count = torch.tensor(len(losses), device=losses.device)
+        new = torch.stack([losses.sum(), floors.sum(), ((losses - floors) ** 2).sum(), tokens.sum(), count]).double()
+        self.sums = self.sums + new  # not in place: Lightning may have made the state in inference mode
+
+    def compute(self) -> dict[str, Tensor]:
+        loss, floor, squares, tokens, n = self.sums
+        mean = (loss - floor) / n
+        spread = ((squares / n - mean**2).clamp(min=0) / (n - 1).clamp(min=1)).sqrt()  # standard error a sentence
+        excess = (loss - floor) / tokens
+        leakage = (excess < -0.01) & (mean < -3 * spread)
+        return {"loss": loss / tokens, "floor": floor / tokens, "excess_loss": excess, "leakage": leakage.double()}
+
+
+# ---- the truth -------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def prefix_logits(model: Decoder, rows: Tensor) -> Tensor:
+    """(B, T + 1) rows to (B, T, V) logits, each computed from the prefix alone, in the model's own mode."""
+    inputs = rows[:, :-1]
+    if model.config.causal:
+        return model(inputs)
+    steps = []
+    for length in range(1, inputs.shape[1] + 1):
+        prefixes, position = torch.unique(inputs[:, :length], dim=0, return_inverse=True)
+        steps.append(model(prefixes)[:, -1][position])
+    return torch.stack(steps, dim=1)
+
+
+class Truth:
+    """A language prepared for comparison: its sentences as rows of ids, with all that does not depend on the model.
+
+    Written out (`exact`) where it has at most `limit` derivations, with weights p(s); else `samples` sentences drawn
+    from it with equal weights.
+    """
+
+    def __init__(self, language: Language, vocabulary: Vocabulary, *, limit: int, samples: int, seed: int) -> None:
+        self.language, self.vocabulary = language, vocabulary
+        try:
+            listed = language.enumerate(limit)
+            self.exact = True
+            self.sentences: list[Sentence] = [sentence for sentence, _ in listed]
+            self.weights = torch.tensor([probability for _, probability in listed], dtype=torch.float64)
+            self.log_probs = self.weights.log()
+        except NotEnumerableError:
+            self.exact = False
+            self.sentences = language.sample(samples, np.random.default_rng([seed, samples]))
+            self.weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
+            self.log_probs = torch.from_numpy(language.log_prob(self.sentences))
+        self.rows = torch.from_numpy(vocabulary.encode(self.sentences))
+        self.predicted = self.rows[:, 1:] != vocabulary.pad_id  # (N, T)
+
+        columns = torch.from_numpy(vocabulary.column_ids)
+        self.legal = torch.zeros(*self.predicted.shape, len(vocabulary), dtype=torch.bool)  # (N, T, V): can follow
+        entropies = torch.zeros(self.predicted.shape, dtype=torch.float64)
+        for index, sentence in enumerate(self.sentences):
+            probs = torch.from_numpy(language.next_token_probs(sentence))
+            self.legal[index][: len(sentence) + 1, columns] = probs > 0
+            entropies[index, : len(sentence) + 1] = torch.special.entr(probs).sum(-1)
+        self.reached = self.weights @ self.predicted.double()  # (T,) probability that a sentence gets to the position
+        self.entropy_by_position = (self.weights @ entropies) / self.reached
+
+
+@dataclass(slots=True)
+class Comparison:
+    """A model held against a `Truth`: the measures by name, and the loss at each position."""
+
+    measures: dict[str, float]
+    loss_by_position: Tensor  # (T,) nats
+
+
+def measure_name(kind: str, temperature: float, name: str) -> str:
+    """`truth/validity` at temperature 1, `truth/T0_8/validity` at 0.8."""
+    if temperature == 1:
+        return f"{kind}/{name}"
+    written = np.format_float_positional(temperature, trim="0").replace(".", "_")
+    return f"{kind}/T{written}/{name}"
+
+
+def measure_names(temperatures: Sequence[float], *, exact: bool, holdout: bool) -> list[str]:
+    """All that `compare_with_truth` and `measure_samples` give, so that a table can be laid out before the first."""
+    distances = ["truth/kl", "truth/total_variation", "truth/legal_mass"]
+    names = distances if exact else [name for base in distances for name in (base, f"{base}_stderr")]
+    for temperature in sorted({1.0, *temperatures}):
+        if exact:
+            names += [measure_name("truth", temperature, name) for name in ("validity", "coverage")]
+        elif temperature in temperatures:
+            names += [measure_name("truth", temperature, name) for name in ("validity", "validity_stderr")]
+    if holdout and exact:
+        names += ["truth/holdout_mass", "truth/holdout_share"]
+    for temperature in temperatures:
+        for name in ("validity", "coverage", "distinct") if exact else ("validity", "distinct"):
+            names += [measure_name("sampled", temperature, name + bound) for bound in ("", "_low", "_high")]
+    return names
+
+
+@torch.inference_mode()
+def compare_with_truth(
+    model: Decoder,
+    truth: Truth,
+    *,
+    temperatures: Sequence[float],
+    draws: int,
+    batch_size: int = 1024,
+    holdout: Container[Sentence] = (),
+) -> Comparison:
+    """The `truth/…` measures of q against p from one pass over the language's sentences.
+
+    `draws` is the n of the coverage. With a `holdout`, also the mass that q and p (its share) put on those sentences.
+
+    For a `Truth` that is not exact each measure is a mean over the drawn sentences and carries its standard error, and
+    those that sum over the whole language (validity and coverage) are left out. Raises `ValueError` for NaN logits.
+    """
+    device = model.token_embedding.weight.device
+    all_temperatures = sorted({1.0, *temperatures}) if truth.exact else [1.0]
+    sentence_log_q = {temperature: torch.empty(len(truth.rows), dtype=torch.float64) for temperature in all_temperatures}
+    token_losses = torch.empty(truth.predicted.shape, dtype=torch.float64)
+    legal_mass = torch.empty(truth.predicted.shape, dtype=torch.float64)
+    training = model.training
+    model.eval()
+    try:
+        for start in range(0, len(truth.rows), batch_size):
+            part = slice(start, start + batch_size)
+            rows, predicted = truth.rows[part], truth.predicted[part]
+            logits = prefix_logits(model, rows.to(device)).cpu()
+            for temperature in all_temperatures:
+                log_probs = next_token_log_probs(logits, temperature)  # (B, T, V)
+                chosen = log_probs.gather(-1, rows[:, 1:, None])[..., 0].masked_fill(~predicted, 0.0)
+                sentence_log_q[temperature][part] = chosen.sum(1)
+                if temperature == 1:
+                    token_losses[part] = -chosen
+                    legal_mass[part] = log_probs.exp().masked_fill(~truth.legal[part], 0.0).sum(-1)
+    finally:
+        model.train(training)
+
+    by_position = (truth.weights @ token_losses) / truth.reached
+    if truth.exact:
+        measures = _exact_measures(truth, sentence_log_q, legal_mass, draws)
+        if holdout:
+            held_out = torch.tensor([sentence in holdout for sentence in truth.sentences])
+            measures["truth/holdout_mass"] = float(sentence_log_q[1.0][held_out].exp().sum())
+            measures["truth/holdout_share"] = float(truth.weights[held_out].sum())
+    else:
+        measures = _estimated_measures(truth, sentence_log_q[1.0], legal_mass)
+    return Comparison(measures, by_position)
+
+
+def _exact_measures(
+    truth: Truth, sentence_log_q: dict[float, Tensor], legal_mass: Tensor, draws: int
+) -> dict[str, float]:
+    p, log_q = truth.weights, sentence_log_q[1.0]
+    q = log_q.exp()
+    validity = math.fsum(q.tolist())
+    measures = {
+        "truth/kl": math.fsum((p * (truth.log_probs - log_q)).tolist()),
+        "truth/total_variation": 0.5 * math.fsum((p - q).abs().tolist()) + 0.5 * (1 - validity),
+        "truth/legal_mass": float((p @ legal_mass).sum() / truth.reached.sum()),
+    }
+    for temperature, log_q_at in sentence_log_q.items():
+        q_at = log_q_at.exp()
+        measures[measure_name("truth", temperature, "validity")] = math.fsum(q_at.tolist())
+        # 1 − (1 − q)ⁿ without cancellation; a q of 1, up to rounding, is seen for certain.
+        seen = -torch.expm1(draws * torch.log1p(-q_at.clamp(max=1.0)))
+        measures[measure_name("truth", temperature, "coverage")] = float(seen.mean())
+    return measures
+
+
+def _estimated_measures(truth: Truth, log_q: Tensor, legal_mass: Tensor) -> dict[str, float]:
+    """Means over sentences drawn from p, each with its standard error."""
+    ratio = (log_q - truth.log_probs).exp()
+    lengths = truth.predicted.sum(1).double()
+    mass = legal_mass.sum(1)
+    mean_mass = mass.sum() / lengths.sum()
+    per_sentence = {
+        "truth/kl": truth.log_probs - log_q,
+        # Σ max(p − q, 0) = E_p max(1 − q/p, 0): equal to the total variation, and bounded by 1.
+        "truth/total_variation": (1 - ratio).clamp(min=0),
+        # A ratio of two means; its error to first order (the delta method) is that of the residuals.
+        "truth/legal_mass": mean_mass + (mass - mean_mass * lengths) / lengths.mean(),
+    }
+    measures: dict[str, float] = {}
+    for name, values in per_sentence.items():
+        measures[name] = float(values.mean())
+        measures[f"{name}_stderr"] = float(values.std(correction=1) / math.sqrt(len(values)))
+    return measures
+
+
+# ---- generated sentences -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One generated sentence. `log_prob_model` is at temperature 1 and covers the end token where there is one."""
+
+    temperature: float
+    words: Sentence
+    ended: bool
+    valid: bool
+    log_prob_language: float
+    log_prob_model: float
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def draw_samples(
+    model: Decoder,
+    language: Language,
+    vocabulary: Vocabulary,
+    prompts: Sequence[Sequence[str]],
+    *,
+    temperature: float,
+    seed: int,
+    batch_size: int = 1024,
+    max_new_tokens: int | None = None,
+    cache: bool | None = None,
+) -> list[Sample]:
+    """A generated sentence for each prompt (words), scored under the language and the model.
+
+    Raises `ValueError` for an unknown word, and as `generate`.
+    """
+    rows = generate(
+        model,
+        [[vocabulary.begin_id, *vocabulary.word_ids(prompt)] for prompt in prompts],
+        end_id=vocabulary.end_id,
+        temperature=temperature,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        cache=cache,
+        batch_size=batch_size,
+    )
+    sentences = [vocabulary.decode(row) for row in rows.tolist()]
+    ended = (rows == vocabulary.end_id).any(1).tolist()
+    scores = language.log_prob(sentences)
+    log_q = sequence_log_probs(model, rows, batch_size=batch_size).tolist()
+    return [
+        Sample(
+            temperature=temperature,
+            words=words,
+            ended=has_end,
+            valid=bool(has_end and score > -math.inf),
+            log_prob_language=float(score) if has_end else -math.inf,
+            log_prob_model=model_score,
+        )
+        for words, has_end, score, model_score in zip(sentences, ended, scores, log_q, strict=True)
+    ]
+
+
+@torch.inference_mode()
+def sequence_log_probs(model: Decoder, rows: Tensor, *, batch_size: int = 1024) -> Tensor:
+    """(B, T + 1) rows to (B,) natural log of q of all their tokens after the first, on the CPU."""
+    device = model.token_embedding.weight.device
+    training = model.training
+    model.eval()
+    try:
+        parts = []
+        for start in range(0, len(rows), batch_size):
+            part = rows[start : start + batch_size]
+            distinct, position = torch.unique(part, dim=0, return_inverse=True)  # small languages repeat themselves
+            logits = prefix_logits(model, distinct.to(device)).cpu()
+            parts.append(-sentence_losses(logits, distinct[:, 1:], model.pad_id)[0][position])
+    finally:
+        model.train(training)
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+
+
+def measure_samples(samples: Sequence[Sample], *, language_size: int | None, draws: int) -> dict[str, float]:
+    """The `sampled/…` measures of sentences generated at one temperature, with 95 % intervals.
+
+    validity: the share of valid ones, Wilson's interval. coverage and distinct: in consecutive groups of `draws`
+    sentences, the share of the language that was seen and the share of sentences that differ; their mean over the
+    groups with a normal interval. At least two full groups are needed.
+    """
+    temperature = samples[0].temperature
+    valid = sum(sample.valid for sample in samples)
+    groups = [samples[i : i + draws] for i in range(0, len(samples) - draws + 1, draws)]
+    values = {
+        "validity": (valid / len(samples), *wilson_interval(valid, len(samples))),
+        "distinct": _mean_interval([len({(s.words, s.ended) for s in group}) / draws for group in groups]),
+    }
+    if language_size is not None:
+        values["coverage"] = _mean_interval([len({s.words for s in g if s.valid}) / language_size for g in groups])
+    return {
+        measure_name("sampled", temperature, name + bound): value
+        for name, triple in values.items()
+        for bound, value in zip(("", "_low", "_high"), triple, strict=True)
+    }
+
+
+def estimate_validity(samples: Sequence[Sample]) -> dict[str, float]:
+    """`truth/…/validity` of one temperature where only samples of q can tell it, with its standard error."""
+    share = sum(sample.valid for sample in samples) / len(samples)
+    name = measure_name("truth", samples[0].temperature, "validity")
+    return {name: share, f"{name}_stderr": math.sqrt(share * (1 - share) / len(samples))}
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """95 % interval of a proportion: Wilson, "Probable inference" (1927). It stays inside 0 … 1, also at both ends."""
+    share, z2 = successes / n, _Z95**2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    low = 0.0 if successes == 0 else centre - half  # exactly, where rounding would leave a trace
+    high = 1.0 if successes == n else centre + half
+    return low, high
+
+
+def _mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    mean = math.fsum(values) / len(values)
+    half = _Z95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return mean, max(0.0, mean - half), min(1.0, mean + half)

@@ -1,0 +1,37 @@
+"""Pictures from numbers: pure functions, made once and used everywhere. Needs matplotlib alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito (2008): told apart with any colour vision. The truth is always black.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
+TRUTH = "#000000"
+
+
+def new_figure(width: float = 5.0, height: float = 3.2) -> Figure:
+    """A figure that belongs to no window, so that nothing global is kept. Half a page wide unless said."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def loss_by_position(loss: Sequence[float], entropy: Sequence[float]) -> Figure:
+    """The model's loss at each predicted token beside the language's conditional entropy there, in nats."""
+    figure = new_figure()
+    axes = figure.subplots()
+    positions = range(1, len(loss) + 1)
+    axes.plot(positions, loss, color=COLOURS[0], marker="o", label="model's loss")
+    axes.plot(positions, entropy, color=TRUTH, marker="_", markersize=14, linestyle="none", label="language's entropy")
+    axes.set_xlabel("position of the predicted token")
+    axes.set_ylabel("nats")
+    axes.set_xticks(list(positions) if len(loss) <= 20 else axes.get_xticks())
+    axes.set_xlim(0.5, len(loss) + 0.5)
+    axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

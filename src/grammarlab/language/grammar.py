@@ -1,0 +1,290 @@
+"""Grammar files: the notation, and every fault of a grammar named before anything is built on it.
+
+The notation is that of `nltk.PCFG.fromstring`, one left side a line, widened and made stricter:
+
+    S -> 'a' S 'b' [1/3] | X [2/3]      # a comment
+    X -> "c" | "d"                      # no probabilities: uniform over the alternatives of X
+    Y ->                                # an empty right side derives the empty sentence
+
+Terminals stand in quotes. A probability is a decimal, `1e-3` or an exact fraction such as `1/3`. A left side may
+have several lines; a line that ends in a backslash goes on in the next.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+PAD, BEGIN, END = "<pad>", "<begin>", "<end>"
+SPECIAL_TOKENS = (PAD, BEGIN, END)
+
+# How far from 1 the probabilities of a left side may sum. It leaves room for 0.333333 three times; nltk's 0.01 would
+# put every later number off by up to a percent.
+SUM_TOLERANCE = 1e-6
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<arrow>->|→)
+    | (?P<bar>\|)
+    | \[(?P<probability>[^\]]*)\]
+    | "(?P<double>[^"]*)"
+    | '(?P<single>[^']*)'
+    | (?P<comment>\#.*)
+    | (?P<name>[^\s'"|\[\]\#]+?(?=->|→|[\s'"|\[\]\#]|$))
+    )""",
+    re.VERBOSE,
+)
+
+
+class GrammarError(ValueError):
+    """A grammar that does not say what its author can have meant."""
+
+
+class GrammarWarning(UserWarning):
+    """A grammar that is usable but probably not as meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nonterminal:
+    """A symbol that is rewritten. Terminals are plain strings."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Symbol = Nonterminal | str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`left -> right`, taken with `probability` whenever `left` is rewritten."""
+
+    left: Nonterminal
+    right: tuple[Symbol, ...]
+    probability: float
+
+    def __str__(self) -> str:
+        return f"{self.left} -> {' '.join(repr(s) if isinstance(s, str) else s.name for s in self.right)}"
+
+
+class Grammar:
+    """A checked probabilistic context-free grammar: every symbol defined and productive, every sum 1.
+
+    `rules` maps each reachable nonterminal to its rules of positive probability, `terminals` lists the words in the
+    order of their first use from `start`.
+
+    Raises `GrammarError` for what makes the grammar meaningless, warns with `GrammarWarning` of unreachable symbols.
+    """
+
+    def __init__(self, rules: Sequence[Rule], start: str) -> None:
+        if not rules:
+            raise GrammarError("the grammar has no rules")
+        by_left: dict[Nonterminal, list[Rule]] = {}
+        for rule in rules:
+            by_left.setdefault(rule.left, []).append(rule)
+        self.start = Nonterminal(start)
+        if self.start not in by_left:
+            known = ", ".join(symbol.name for symbol in by_left)
+            raise GrammarError(f"start symbol {start!r} has no rule; the grammar defines {known}")
+        for left, group in by_left.items():
+            _check_group(left, group)
+            for rule in group:
+                for symbol in rule.right:
+                    if isinstance(symbol, Nonterminal) and symbol not in by_left:
+                        raise GrammarError(
+                            f"undefined symbol {symbol} in `{rule}`: give it a rule, or quote it if it is a word"
+                        )
+
+        # A rule of probability 0 is never used: what only it reaches is unreachable.
+        possible = {left: [rule for rule in group if rule.probability > 0] for left, group in by_left.items()}
+        reachable, terminals = _reach(possible, self.start)
+        if unreachable := [symbol.name for symbol in by_left if symbol not in reachable]:
+            warnings.warn(
+                f"unreachable from {start}: {', '.join(unreachable)}", GrammarWarning, stacklevel=2
+            )
+        productive = _productive(possible)
+        if unproductive := [symbol.name for symbol in reachable if symbol not in productive]:
+            raise GrammarError(
+                f"unproductive symbol {', '.join(unproductive)}: no sentence can be derived from it, so its "
+                "probability would be lost"
+            )
+        # Sums within the tolerance are rounding of the notation: divide it out, so that mass 1 is exact.
+        self.rules: dict[Nonterminal, tuple[Rule, ...]] = {
+            left: tuple(
+                Rule(left, rule.right, rule.probability / sum(r.probability for r in possible[left]))
+                for rule in possible[left]
+            )
+            for left in reachable
+        }
+        self.terminals: tuple[str, ...] = tuple(terminals)
+
+    def recursive_symbol(self) -> Nonterminal | None:
+        """A reachable symbol that derives itself, or None: then the language is finite."""
+        done: set[Nonterminal] = set()
+        path: set[Nonterminal] = set()
+
+        def visit(symbol: Nonterminal) -> Nonterminal | None:
+            if symbol in path:
+                return symbol
+            if symbol in done:
+                return None
+            path.add(symbol)
+            for rule in self.rules[symbol]:
+                for child in rule.right:
+                    if isinstance(child, Nonterminal) and (found := visit(child)):
+                        return found
+            path.discard(symbol)
+            done.add(symbol)
+            return None
+
+        return visit(self.start)
+
+
+def _check_group(left: Nonterminal, group: list[Rule]) -> None:
+    seen: set[tuple[Symbol, ...]] = set()
+    for rule in group:
+        if rule.right in seen:
+            raise GrammarError(f"duplicate rule `{rule}`: add up the probabilities in one rule")
+        seen.add(rule.right)
+        if not 0 <= rule.probability <= 1:  # also refuses NaN
+            raise GrammarError(f"probability {rule.probability:g} of `{rule}` is not between 0 and 1")
+        for symbol in rule.right:
+            if isinstance(symbol, str):
+                _check_terminal(symbol, rule)
+    total = sum(rule.probability for rule in group)
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise GrammarError(f"the probabilities of {left} sum to {total:.10g}, not to 1 (within {SUM_TOLERANCE:g})")
+
+
+def _check_terminal(word: str, rule: Rule) -> None:
+    if word == "":
+        raise GrammarError(f"empty terminal '' in `{rule}`: leave the right side empty to derive nothing")
+    if word.split() != [word]:
+        raise GrammarError(f"terminal {word!r} in `{rule}` holds white space: sentences are split into words at it")
+    if word in SPECIAL_TOKENS:
+        raise GrammarError(f"terminal {word!r} in `{rule}` is reserved for the token of that name")
+
+
+def _reach(
+    rules: dict[Nonterminal, list[Rule]], start: Nonterminal
+) -> tuple[list[Nonterminal], list[str]]:
+    """Nonterminals and terminals in the order in which a depth-first walk from `start` meets them."""
+    nonterminals: dict[Nonterminal, None] = {}
+    terminals: dict[str, None] = {}
+    stack: list[Symbol] = [start]
+    while stack:
+        symbol = stack.pop()
+        if isinstance(symbol, str):
+            terminals[symbol] = None
+        elif symbol not in nonterminals:
+            nonterminals[symbol] = None
+            stack.extend(child for rule in reversed(rules[symbol]) for child in reversed(rule.right))
+    return list(nonterminals), list(terminals)
+
+
+def _productive(rules: dict[Nonterminal, list[Rule]]) -> set[Nonterminal]:
+    """Nonterminals from which some sentence can be derived: the least fixed point."""
+    productive: set[Nonterminal] = set()
+    while True:
+        new = {
+            left
+            for left, group in rules.items()
+            if left not in productive
+            and any(all(isinstance(s, str) or s in productive for s in rule.right) for rule in group)
+        }
+        if not new:
+            return productive
+        productive |= new
+
+
+def parse_grammar(text: str, start: str) -> Grammar:
+    """Read a grammar from its notation.
+
+    Raises `GrammarError` with the line number where the notation is wrong, and for every fault that `Grammar` names.
+    """
+    rules: list[Rule] = []
+    stated: dict[Nonterminal, bool] = {}
+    alternatives: dict[Nonterminal, list[tuple[Symbol, ...]]] = {}
+    for number, line in _logical_lines(text):
+        left, options = _parse_line(line, number)
+        for right, probability in options:
+            if stated.setdefault(left, probability is not None) != (probability is not None):
+                raise GrammarError(f"line {number}: {left} has alternatives with and without a probability")
+            alternatives.setdefault(left, []).append(right)
+            rules.append(Rule(left, right, -1.0 if probability is None else probability))
+    uniform = {left for left, has_probability in stated.items() if not has_probability}
+    return Grammar(
+        [Rule(r.left, r.right, 1 / len(alternatives[r.left])) if r.left in uniform else r for r in rules], start
+    )
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    lines: list[tuple[int, str]] = []
+    pending, first = "", 1
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if not pending:
+            first = number
+        pending += raw.rstrip()
+        if pending.endswith("\\"):
+            pending = pending[:-1] + " "
+            continue
+        if pending.strip() and not pending.lstrip().startswith("#"):
+            lines.append((first, pending))
+        pending = ""
+    if pending.strip():
+        raise GrammarError(f"line {first}: the last line ends in a backslash")
+    return lines
+
+
+def _parse_line(
+    line: str, number: int
+) -> tuple[Nonterminal, list[tuple[tuple[Symbol, ...], float | None]]]:
+    tokens = _tokenise(line, number)
+    if len(tokens) < 2 or tokens[0][0] != "name" or tokens[1][0] != "arrow":
+        raise GrammarError(f"line {number}: expected `Left -> right side`, found {line.strip()!r}")
+    left = Nonterminal(tokens[0][1])
+    options: list[tuple[tuple[Symbol, ...], float | None]] = []
+    right: list[Symbol] = []
+    probability: float | None = None
+    for kind, value in [*tokens[2:], ("bar", "|")]:
+        if kind == "bar":
+            options.append((tuple(right), probability))
+            right, probability = [], None
+        elif kind == "arrow":
+            raise GrammarError(f"line {number}: a second arrow; one left side a line")
+        elif probability is not None:
+            raise GrammarError(f"line {number}: {value!r} after a probability; is a | missing?")
+        elif kind == "probability":
+            probability = _parse_probability(value, number)
+        else:
+            right.append(Nonterminal(value) if kind == "name" else value)
+    return left, options
+
+
+def _tokenise(line: str, number: int) -> list[tuple[str, str]]:
+    tokens: list[tuple[str, str]] = []
+    position = 0
+    end = len(line.rstrip())
+    while position < end:
+        match = _TOKEN.match(line, position)
+        if match is None:
+            rest = line[position:].strip()
+            raise GrammarError(f"line {number}: cannot read {rest!r}; is a quote or a bracket not closed?")
+        kind = match.lastgroup or ""
+        if kind == "comment":
+            break
+        tokens.append(("terminal" if kind in ("single", "double") else kind, match[kind]))
+        position = match.end()
+    return tokens
+
+
+def _parse_probability(text: str, number: int) -> float:
+    try:
+        return float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError):
+        raise GrammarError(f"line {number}: [{text}] is no probability; write 0.25, 1e-3 or 1/4") from None
