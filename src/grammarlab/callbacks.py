@@ -14,7 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.trainer.states import TrainerFn
 
 from grammarlab.config import EvaluationConfig, GenerationConfig
@@ -85,26 +85,6 @@ class Measure(Callback):
             pl_module.log(name, torch.tensor(value, dtype=torch.float64))
 
 
-class RandomState(Callback):
-    """Keeps torch's random state in the checkpoint: without it a resumed run draws another dropout."""
-
-    def __init__(self) -> None:
-        self._restored: dict[str, Any] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = state_dict
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._restored is not None:
-            torch.set_rng_state(self._restored["cpu"].cpu())
-            if self._restored["cuda"]:
-                torch.cuda.set_rng_state_all([state.cpu() for state in self._restored["cuda"]])
-
-
 class Checkpoints(Callback):
     """`last.ckpt` every few steps and at the end, `best.ckpt` at the lowest val/loss of this run.
 
@@ -142,6 +122,14 @@ class Checkpoints(Callback):
         else:
             return  # before the first step there is nothing to keep
         self._best_loss = loss
+
+
+class ProgressBar(RichProgressBar):
+    """Shows the loss beside the bar."""
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, int | str | float]:
+        assert isinstance(pl_module, DecoderTask)
+        return {} if pl_module.last_loss is None else {"loss": f"{pl_module.last_loss:.4f}"}
 
 
 class Interrupted(BaseException):

@@ -209,7 +209,7 @@ class TrainerConfig:
     gradient_clip_val: float | None = None  # bound of the gradient's norm
     val_check_interval: int = 100
     checkpoint_interval: int = 100
-    log_every_n_steps: int = 10
+    log_every_n_steps: int = 20
     enable_progress_bar: bool = True
     fast_dev_run: bool = False  # every part once; leaves no result
 
@@ -384,8 +384,8 @@ class BenchmarkConfig:
 
     benchmark: BenchmarkName = BenchmarkName.step
     torch_threads: int = 1
-    repeats: int = 7
-    steps: int = 200  # a repeat
+    repeats: int = 15
+    steps: int = 150  # a repeat
 
     def __post_init__(self) -> None:
         _at_least(1, torch_threads=self.torch_threads, steps=self.steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,4 +34,37 @@ def loss_by_position(loss: Sequence[float], entropy: Sequence[float]) -> Figure:
     axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+Point = tuple[float, float | None, Sequence[float]]  # mean, half of its interval, the single values
+
+_UNITS = {"loss": "nats/token", "floor": "nats/token", "excess_loss": "nats/token", "kl": "nats/sentence"}
+
+
+def settings(labels: Sequence[str], measures: Mapping[str, Sequence[Point | None]]) -> Figure:
+    """A panel for each measure: settings below each other, a dot for each seed, mean and 95 % interval."""
+    columns = min(3, len(measures)) or 1
+    rows = -(-len(measures) // columns) or 1
+    longest = max((len(label) for label in labels), default=0)
+    figure = new_figure(0.07 * longest + 2.6 * columns, rows * (0.9 + 0.3 * len(labels)))
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in panels.flat[len(measures) :]:
+        axes.set_visible(False)
+    for axes, (name, points) in zip(panels.flat, measures.items(), strict=False):
+        for row, point in enumerate(points):
+            if point is None:
+                continue
+            mean, half, values = point
+            colour = COLOURS[row % len(COLOURS)]
+            axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.35, markersize=4)
+            axes.errorbar(mean, row, xerr=half, fmt="|", color=colour, markersize=12, capsize=3)
+        unit = _UNITS.get(name.rsplit("/", 1)[-1])
+        axes.set_xlabel(f"{name} ({unit})" if unit else name)
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_ylim(len(labels) - 0.4, -0.6)
+        axes.ticklabel_format(axis="x", useOffset=False)
+        axes.locator_params(axis="x", nbins=4)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", alpha=0.3)
     return figure

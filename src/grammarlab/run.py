@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,12 +25,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import yaml
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import OmegaConf
 
 from grammarlab import tracking
-from grammarlab.callbacks import Checkpoints, Interrupted, Measure, RandomState, StopOnSignal
+from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal
 from grammarlab.config import (
     Accelerator,
     ConfigError,
@@ -247,9 +248,9 @@ def train(
                 log_every_n_steps=config.trainer.log_every_n_steps,
                 hyperparameters={"config": plain},
             )
-            callbacks: list[Callback] = [measure, RandomState(), *([checkpoints] if checkpoints else []), stop]
+            callbacks: list[Callback] = [measure, *([checkpoints] if checkpoints else []), stop]
             if progress_bar and config.trainer.enable_progress_bar:
-                callbacks.insert(0, RichProgressBar(refresh_rate=20))
+                callbacks.insert(0, ProgressBar(refresh_rate=20))
             loggers = [logger for logger in (metrics_file, wandb_logger) if logger is not None]
             trainer = build_trainer(config, folder, loggers, callbacks)
             if config.checkpoint is None:
@@ -275,10 +276,16 @@ def train(
         record.write("interrupted", error=str(error))
         raise
     except BaseException as error:
-        (folder / "error.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        record.write("failed", error=f"{type(error).__name__}: {error}")
+        record.fail(error)
         raise
     return record.metrics
+
+
+def record_failure(folder: Path, error: BaseException) -> None:
+    """Say in the folder of a job why it failed, unless the run has said so itself."""
+    if not (folder / "results.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        Record(folder, None).fail(error)
 
 
 def build_trainer(
@@ -300,12 +307,22 @@ def build_trainer(
         num_sanity_val_steps=0,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=any(isinstance(callback, RichProgressBar) for callback in callbacks),
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         use_distributed_sampler=False,
+        profiler=_NoProfiler(),
         default_root_dir=folder,
         logger=list(loggers) or False,
         callbacks=list(callbacks),
     )
+
+
+class _NoProfiler(PassThroughProfiler):
+    """Lightning opens a profiler's context sixty times a step: one that is empty and made once."""
+
+    _nothing: AbstractContextManager[None] = nullcontext()
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        return self._nothing
 
 
 def _check_device(config: TrainConfig) -> None:
@@ -361,7 +378,7 @@ def quiet_libraries() -> Iterator[None]:
 class Record:
     """`results.json` and `config.yaml` of a run. It is claimed exclusively: no folder is shared by two runs."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any] | None) -> None:
         self.path = folder / "results.json"
         self.metrics: dict[str, float] = {}
         self.wandb_run: str | None = None
@@ -373,9 +390,15 @@ class Record:
         except FileExistsError:
             raise ConfigError(f"{folder}: holds a run already; a run goes into a folder of its own") from None
         self.write("interrupted", error="killed, or still running")
-        (folder / "config.yaml").write_text(
-            yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8"
-        )
+        if config is not None:
+            text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+            (folder / "config.yaml").write_text(text, encoding="utf-8")
+
+    def fail(self, error: BaseException) -> None:
+        """Status `failed`, the message in results.json and the traceback in error.txt."""
+        text = "".join(traceback.format_exception(error))
+        self.path.with_name("error.txt").write_text(text, encoding="utf-8")
+        self.write("failed", error=f"{type(error).__name__}: {error}")
 
     def write(self, status: str, error: str | None = None) -> None:
         content = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from typing import Any
@@ -37,7 +38,12 @@ def learning_rate_factor(step: int, config: OptimizerConfig, max_steps: int) -> 
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay on the matrices of linear maps alone; none on biases, norms and embeddings (nor on a tied head)."""
+    """Weight decay on the matrices of linear maps alone; none on biases, norms and embeddings (nor on a tied head).
+
+    One group if there is no decay: the optimizer pays for each.
+    """
+    if weight_decay == 0:
+        return [{"params": list(model.parameters()), "weight_decay": 0.0}]
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     matrices, others = [], []
     for parameter in model.parameters():  # each tensor once, tied or not
@@ -69,10 +75,20 @@ class DecoderTask(pl.LightningModule):
         self.last_step = 0  # the update that ends the fit, known when it begins
         self.validation = ExcessLoss()
         self.test = ExcessLoss()
-        self._set_sums(0.0, 0.0)
-        self._clock: float | None = None
+        self._recent: list[tuple[Tensor, Tensor]] = []  # loss and number of tokens of each step since the last log
+        self._random_state: dict[str, Any] | None = None
+        self._clock = 0.0
+        self.last_loss: float | None = None  # as last logged, for a progress bar
         if hyperparameters is not None:
             self.save_hyperparameters(hyperparameters, logger=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning notes the hook it is in, on the module, dozens of times a step; torch's way would ask each time
+        # whether that is a parameter.
+        if name == "_current_fx_name":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     # ---- training ----
 
@@ -82,26 +98,29 @@ class DecoderTask(pl.LightningModule):
         # Every row predicts at least its end, so there is always a target.
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=self.model.pad_id)
         tokens = (targets != self.model.pad_id).sum()
-        self._loss_sum = self._loss_sum + loss.detach() * tokens  # on the loss's device: reading it would wait for it
-        self._token_sum = self._token_sum + tokens
+        self._recent.append((loss.detach(), tokens))  # added up when logged: reading them now would wait for them
         return loss
 
     def on_train_start(self) -> None:
+        if self._random_state is not None:
+            torch.set_rng_state(self._random_state["cpu"].cpu())
+            if self._random_state["cuda"]:
+                torch.cuda.set_rng_state_all([state.cpu() for state in self._random_state["cuda"]])
         self._clock = time.perf_counter()
 
     def on_validation_end(self) -> None:
-        self._clock = None  # the time that validation took is no time of training
-
-    def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> None:
-        if self._clock is None:
-            self._clock = time.perf_counter()
+        self._clock = time.perf_counter()  # the time that validation took is no time of training
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Log, every few steps, what is known before the update: the norm is the gradient's before clipping."""
+        """Log, every few steps, what is known before the update: the norm is the gradient's before clipping.
+
+        Straight to the loggers: `self.log` would cost a fifth of a step of a small model.
+        """
         step = self.global_step + 1
         if step % self.log_every_n_steps and step != self.last_step:
             return
-        loss = float(self._loss_sum / self._token_sum)
+        loss_sum, tokens = self._sums()
+        loss = loss_sum / tokens
         if not math.isfinite(loss):
             raise DivergedError(
                 f"the loss is {loss} at step {step}: training has diverged; a smaller optimizer.learning_rate or "
@@ -112,13 +131,12 @@ class DecoderTask(pl.LightningModule):
             "train/loss": loss,
             "train/gradient_norm": float(nn.utils.get_total_norm(gradients)),
             "train/learning_rate": optimizer.param_groups[0]["lr"],
+            "train/tokens_per_second": tokens / (time.perf_counter() - self._clock),
         }
-        if self._clock is not None:
-            values["train/tokens_per_second"] = float(self._token_sum) / (time.perf_counter() - self._clock)
         for logger in self.loggers:
             logger.log_metrics(values, step=step)
-        self.log("loss", loss, prog_bar=True, logger=False)
-        self._set_sums(0.0, 0.0)
+        self.last_loss = loss
+        self._recent.clear()
         self._clock = time.perf_counter()
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -133,21 +151,27 @@ class DecoderTask(pl.LightningModule):
             # Fused is a fifth faster a step, but under a gradient scaler Lightning refuses to clip with it.
             fused=self.trainer.precision != "16-mixed",
         )
+        if config.schedule == Schedule.constant and config.warmup_steps == 0:
+            return {"optimizer": optimizer}
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate_factor(step, config, self.last_step)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["train_sums"] = [float(self._loss_sum), float(self._token_sum)]
+        """Lightning keeps neither the random state, without which dropout differs, nor what is not logged yet."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        checkpoint["random_state"] = {"cpu": torch.get_rng_state(), "cuda": cuda}
+        checkpoint["unlogged"] = [(float(loss), int(tokens)) for loss, tokens in self._recent]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._set_sums(*checkpoint["train_sums"])
+        self._random_state = checkpoint["random_state"]
+        self._recent = [(torch.tensor(loss), torch.tensor(tokens)) for loss, tokens in checkpoint["unlogged"]]
 
-    def _set_sums(self, loss: float, tokens: float) -> None:
-        """Σ −log q and number of the tokens trained on since the last log: the loss logged is over all of them."""
-        self._loss_sum = torch.tensor(loss, dtype=torch.float64)
-        self._token_sum = torch.tensor(tokens, dtype=torch.float64)
+    def _sums(self) -> tuple[float, int]:
+        """Σ −log q and number of the tokens trained on since the last log."""
+        tokens = [int(tokens) for _, tokens in self._recent]
+        return math.fsum(float(loss) * n for (loss, _), n in zip(self._recent, tokens, strict=True)), sum(tokens)
 
     # ---- validation and test ----
 
@@ -177,3 +201,7 @@ class DecoderTask(pl.LightningModule):
 def split_measures(stage: str) -> list[str]:
     """The names under which a `DecoderTask` logs the `val` or `test` split."""
     return [f"{stage}/{name}" for name in ("loss", "floor", "excess_loss", "leakage")]
+
+
+# Lightning reads it at every step, and without it Python derives it anew each time.
+DecoderTask.training_step.__signature__ = inspect.signature(DecoderTask.training_step)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.loggers.logger import Logger
 
 from grammarlab import figures
-from grammarlab.config import LoggerConfig, LoggerMode, LoggerName
+from grammarlab.config import ConfigError, LoggerConfig, LoggerMode, LoggerName
 from grammarlab.evaluation import Sample
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SAMPLE_COLUMNS = ("temperature", "text", "valid", "log_prob_language", "log_prob_model")
 # W&B's server refuses longer ones, but only when an offline run is uploaded: after the experiment.
 NAME_LIMIT, TAG_LIMIT = 128, 64
+STEP = "trainer/global_step"  # the name under which Lightning's logger writes the step
 
 
 class MetricsFile(Logger):
@@ -104,30 +105,36 @@ def wandb_logger(
         import wandb
         from lightning.pytorch.loggers import WandbLogger
 
-        logger = WandbLogger(
-            project=config.project,
-            name=shortened(name, NAME_LIMIT),
-            group=shortened(group, NAME_LIMIT) if group else None,
-            tags=[shortened(tag, TAG_LIMIT) for tag in tags],
-            save_dir=str(store),
-            offline=config.mode == LoggerMode.offline,
-            config=dict(run_config),
-            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
-        )
+        # Not by Lightning, which would leave WANDB_MODE in the environment for whatever comes after.
+        try:
+            run = wandb.init(
+                project=config.project,
+                name=shortened(name, NAME_LIMIT),
+                group=shortened(group, NAME_LIMIT) if group else None,
+                tags=[shortened(tag, TAG_LIMIT) for tag in tags],
+                dir=store,
+                mode=config.mode.value,
+                config=dict(run_config),
+                reinit="create_new",
+                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+            )
+        except wandb.Error as error:
+            raise ConfigError(
+                f"logger.mode={config.mode}: Weights & Biases cannot be reached ({' '.join(str(error).split())}); "
+                "log in with `wandb login`, or stay with logger.mode=offline"
+            ) from error
         exit_code = 1
         try:
+            run.define_metric(STEP)
             for measure in measures:
-                logger.experiment.define_metric(
-                    measure, step_metric="trainer/global_step", summary=summary_of(measure)
-                )
-            yield logger
+                run.define_metric(measure, step_metric=STEP, summary=summary_of(measure))
+            yield WandbLogger(experiment=run)
             exit_code = 0
         except BaseException as error:
             exit_code = getattr(error, "exit_status", 1)
             raise
         finally:
-            # Without it the next job of this process would go on in the same run.
-            wandb.finish(exit_code=exit_code)
+            run.finish(exit_code=exit_code)
 
 
 def wandb_run_folder(logger: WandbLogger) -> str:

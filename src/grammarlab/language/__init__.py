@@ -29,6 +29,7 @@ __all__ = [
     "Sentence",
     "SentenceTable",
     "from_text",
+    "library_folder",
     "load",
 ]
 
@@ -43,7 +44,7 @@ def load(name: str, start: str | None = None) -> Language:
 
     Raises `ValueError` for an unknown name, `GrammarError` for a start symbol that the grammar lacks.
     """
-    folder = _library()
+    folder = library_folder()
     known = sorted(path.stem for path in folder.glob("*.yaml") if path.stem != "file")
     if name not in known:
         raise ValueError(f"no language {name!r} in the library; it has {', '.join(known)}")
@@ -51,7 +52,7 @@ def load(name: str, start: str | None = None) -> Language:
     return from_text(entry["grammar"], start or entry["start"])
 
 
-def _library() -> Path:
+def library_folder() -> Path:
     """`conf/language`: inside the package in a wheel, at the root of a checkout."""
     here = Path(__file__).resolve().parent.parent
     candidates = [here / "conf" / "language", here.parent.parent / "conf" / "language"]

@@ -1,0 +1,15 @@
+"""python src/benchmark.py --help"""
+
+import hydra
+from omegaconf import DictConfig
+
+from grammarlab import cli
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="benchmark")
+def main(config: DictConfig) -> object:
+    return cli.benchmark_job(config)
+
+
+if __name__ == "__main__":
+    cli.start(main)

@@ -1,0 +1,136 @@
+"""Paired timings in one process: ratios with their spread, never a time alone."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import yaml
+from lightning.pytorch.callbacks import Callback
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from grammarlab.callbacks import StopOnSignal
+from grammarlab.config import BenchmarkConfig, LanguageConfig, TrainConfig
+from grammarlab.data import FreshBatches, ShuffledBatches
+from grammarlab.language import library_folder
+from grammarlab.run import Parts, build_parts, build_trainer, quiet_libraries, versions
+from grammarlab.task import TRAIN_MEASURES, DecoderTask
+from grammarlab.tracking import MetricsFile
+
+
+def run(config: BenchmarkConfig) -> Path:
+    """Measure, print the table, write `benchmark.json` into a folder of its own and print that last."""
+    torch.set_num_threads(config.torch_threads)
+    cases = step_cases(config)
+    folder = Path("outputs/benchmarks") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
+    folder.mkdir(parents=True)
+    content = {
+        "benchmark": config.benchmark.value,
+        "machine": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": versions(),
+        "threads": config.torch_threads,
+        "repeats": config.repeats,
+        "steps": config.steps,
+        "cases": cases,
+    }
+    (folder / "benchmark.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    console = Console()
+    caption = f"{config.repeats} blocks of {config.steps} steps, taken in turn, {config.torch_threads} thread(s)"
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for heading in ("case", "ratio (median)", "least", "most", "equal"):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    for case in cases:
+        low, high = case["spread"]
+        table.add_row(case["case"], f"{case['ratio']:.3f}", f"{low:.3f}", f"{high:.3f}", str(case["equal"]).lower())
+    console.print(table)
+    console.print(str(folder), highlight=False, soft_wrap=True)
+    return folder
+
+
+def step_cases(config: BenchmarkConfig) -> list[dict[str, Any]]:
+    """A training step of the default run against a bare torch loop on the same model, batches and optimizer.
+
+    The two take steps in turn, so that a busy machine slows both alike; the ratio is that of the sums over each block
+    of `steps` steps. Both read the loss every `log_every_n_steps`. The weights that come out must be equal to the last bit.
+    """
+    captions = yaml.safe_load((library_folder() / "captions.yaml").read_text(encoding="utf-8"))
+    settings = TrainConfig(language=LanguageConfig(**captions))
+    settings.trainer.max_steps = config.steps * (config.repeats + 1)  # a block to warm up
+    settings.trainer.val_check_interval = settings.trainer.max_steps + 1  # training alone is timed
+    peer = build_parts(settings)
+    parts = build_parts(settings)
+    task = DecoderTask(parts.model, settings.optimizer, log_every_n_steps=settings.trainer.log_every_n_steps)
+    pairs = _StepPairs(_bare_loop(peer, settings))
+    with quiet_libraries(), tempfile.TemporaryDirectory() as folder:
+        metrics = MetricsFile(Path(folder) / "metrics.csv", TRAIN_MEASURES)
+        build_trainer(settings, None, [metrics], [StopOnSignal(None), pairs]).fit(task, datamodule=parts.data)
+        metrics.close()
+    blocks = [
+        (sum(pairs.ours[start : start + config.steps]), sum(pairs.peer[start : start + config.steps]))
+        for start in range(config.steps, settings.trainer.max_steps, config.steps)
+    ]
+    ratios = sorted(ours / theirs for ours, theirs in blocks)
+    return [
+        {
+            "case": "step of the default run / of a bare torch loop",
+            "ours_seconds": median(ours for ours, _ in blocks) / config.steps,
+            "peer": "torch",
+            "peer_seconds": median(theirs for _, theirs in blocks) / config.steps,
+            "ratio": median(ratios),
+            "spread": [ratios[0], ratios[-1]],
+            "equal": torch.equal(_flat(parts.model), _flat(peer.model)),
+        }
+    ]
+
+
+def _bare_loop(parts: Parts, settings: TrainConfig) -> Iterator[None]:
+    """A step at each `next`."""
+    model = parts.model
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.optimizer.learning_rate, fused=True)
+    for step, rows in enumerate(_endless(parts.data.train_dataloader()), start=1):
+        optimizer.zero_grad()
+        logits = model(rows[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), ignore_index=model.pad_id)
+        loss.backward()
+        optimizer.step()
+        if step % settings.trainer.log_every_n_steps == 0:
+            loss.item()
+        yield
+
+
+class _StepPairs(Callback):
+    """After each step of the trainer one of the peer. All that happens between two steps is the trainer's time."""
+
+    def __init__(self, peer: Iterator[None]) -> None:
+        self._peer = peer
+        self._resumed = time.perf_counter()
+        self.ours: list[float] = []
+        self.peer: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        start = time.perf_counter()
+        self.ours.append(start - self._resumed)
+        next(self._peer)
+        self._resumed = time.perf_counter()
+        self.peer.append(self._resumed - start)
+
+
+def _endless(batches: ShuffledBatches | FreshBatches) -> Iterator[torch.Tensor]:
+    while True:
+        yield from batches
+
+
+def _flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

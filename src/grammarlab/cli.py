@@ -1,0 +1,330 @@
+"""From the command line to a run: the one module that knows Hydra.
+
+It imports nothing heavy, so that `--help`, `--cfg job` and a mistyped option are answered at once; the heavy rooms are
+imported by what runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import gc
+import json
+import math
+import os
+import secrets
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from grammarlab.config import BenchmarkConfig, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
+
+T = TypeVar("T")
+
+# The options in which a run may differ from the one that it goes on from: they change how it is run and watched, not
+# what is trained.
+MAY_CHANGE_ON_RESUME = (
+    "checkpoint",
+    "evaluation",
+    "generation",
+    "group",
+    "logger",
+    "name",
+    "tags",
+    "torch_threads",
+    "trainer",
+)
+
+for _command, _schema in (
+    ("train", TrainConfig),
+    ("evaluate", EvaluateConfig),
+    ("generate", GenerateConfig),
+    ("benchmark", BenchmarkConfig),
+):
+    ConfigStore.instance().store(name=f"{_command}_schema", node=_schema)
+
+# `2026-01-31_12-00-00-1f2e`: in order of time, and not shared by two runs that start in the same second.
+OmegaConf.register_new_resolver(
+    "run_id", lambda: f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}", use_cache=True, replace=True
+)
+
+
+class SweepFolder(Callback):
+    """Remembers where the sweep of this process is, for the report at its end."""
+
+    path: Path | None = None
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        SweepFolder.path = Path(config.hydra.sweep.dir)
+
+
+def start(main: Callable[[], Any]) -> None:
+    """Run a Hydra main: one line for what the user got wrong, the report of a sweep, an exit status that is right."""
+    show_traceback = bool(os.environ.get("HYDRA_FULL_ERROR"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that the errors come here and not to Hydra's own printer
+    signal.signal(signal.SIGTERM, _terminate)
+    status = 0
+    try:
+        main()
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        if show_traceback:
+            traceback.print_exc()
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        status = 1
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    if SweepFolder.path is not None and SweepFolder.path.is_dir():
+        status = _report_sweep(SweepFolder.path) or status
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+def _terminate(signum: int, frame: Any) -> None:
+    raise SystemExit(128 + signum)
+
+
+def one_line(error: BaseException) -> str:
+    """An error of Hydra's or OmegaConf's as one line that names the option, the value and what is allowed."""
+    cause = error
+    while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__
+    if isinstance(cause, MissingMandatoryValue):
+        return f"{cause.full_key}: must be given, as {cause.full_key}=…"
+    text = " ".join(str(error).split())
+    if isinstance(cause, OmegaConfBaseException) and cause is not error:
+        text = f"{text.removeprefix('Error merging override ')}: {str(cause.msg or cause).splitlines()[0]}"
+    marker = "Could not override '"
+    if text.startswith(marker):
+        option = text[len(marker) :].split("'", 1)[0]
+        near = difflib.get_close_matches(option, _option_names(TrainConfig), n=1)
+        return f"{option}: no such option" + (f"; did you mean {near[0]}?" if near else "")
+    if "LexerNoViableAltException" in text or "no viable alternative" in text or "mismatched input" in text:
+        text += "; put quotes inside quotes around special characters: \"prompt='a (b)'\""
+    return text
+
+
+def _option_names(schema: type, prefix: str = "") -> list[str]:
+    names: list[str] = []
+    hints = __import__("typing").get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        inner = hints[field.name]
+        names.append(prefix + field.name)
+        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
+            names += _option_names(inner, f"{prefix}{field.name}.")
+    return names
+
+
+def to_config(config: DictConfig, schema: type[T]) -> T:
+    """The typed configuration, checked by its dataclasses. Raises `ConfigError`."""
+    converted = OmegaConf.to_object(config)
+    assert isinstance(converted, schema)
+    return converted
+
+
+@contextmanager
+def heavy_imports() -> Iterator[None]:
+    """Garbage collection off while hundreds of thousands of objects are made that stay: faster, and again at exit."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+# ---- training ----------------------------------------------------------------------------------------------------------
+
+
+def train_job(config: DictConfig) -> float | None:
+    """One run, alone or as a job of a sweep; returns truth/kl, for a sweeper that minimises.
+
+    In a sweep a job that fails is recorded in its own folder and the sweep goes on: `start` reports it and exits with 1.
+    """
+    with heavy_imports():
+        from rich.console import Console
+
+        from grammarlab import report, run
+        from grammarlab.callbacks import Interrupted
+
+    console = Console()
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    sweeping = hydra.mode == RunMode.MULTIRUN
+    overrides = [override for override in hydra.overrides.task if not override.startswith("hydra")]
+    shown = _relative(folder)
+    if sweeping:
+        console.print(f"[bold]job {hydra.job.num}[/] {' '.join(overrides)}", highlight=False)
+    alone = not sweeping or "basic_launcher" in hydra.launcher._target_
+    try:
+        train_config = to_config(config, TrainConfig)
+        if train_config.checkpoint is not None:
+            train_config = _resumed(config, train_config.checkpoint, overrides)
+        metrics = run.train(
+            train_config,
+            folder,
+            name=" ".join(overrides) if sweeping else None,
+            group=Path(hydra.sweep.dir).name if sweeping else None,
+            progress_bar=alone and console.is_terminal,
+            on_note=lambda note: console.print(f"[yellow]note[/]: {note}", highlight=False),
+        )
+    except Interrupted as error:
+        console.print(f"interrupted by {error}", shown, sep="\n", highlight=False, soft_wrap=True)
+        raise SystemExit(error.exit_status) from None
+    except Exception as error:
+        if not sweeping:
+            if isinstance(error, (ConfigError, OmegaConfBaseException)) and not (folder / "results.json").exists():
+                shutil.rmtree(folder, ignore_errors=True)  # nothing was begun: leave nothing behind
+            raise
+        run.record_failure(folder, error)
+        return math.nan
+    language = train_config.language.name
+    title = f"{language}, {train_config.trainer.max_steps} steps, seed {train_config.seed}"
+    if train_config.trainer.fast_dev_run:
+        console.print("a dev run: every part ran once, no result was kept")
+    elif sweeping:
+        console.print(f"job {hydra.job.num}: {report.one_line(metrics)}", highlight=False)
+    else:
+        console.print(report.summary(metrics, train_config.generation.temperatures, title))
+    console.print(str(shown), highlight=False, soft_wrap=True)
+    return metrics.get("truth/kl")
+
+
+def _resumed(config: DictConfig, checkpoint: str, overrides: Sequence[str]) -> TrainConfig:
+    """The checkpoint's own configuration with the options of this command line that may change."""
+    from grammarlab import run
+
+    saved, _ = run.load_checkpoint(checkpoint)
+    merged = OmegaConf.structured(saved)
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.key_or_group.replace("/", ".")
+        new, old = OmegaConf.select(config, key), OmegaConf.select(merged, key)
+        if key.split(".")[0] not in MAY_CHANGE_ON_RESUME and new != old:
+            raise ConfigError(
+                f"{override.input_line}: the run in {checkpoint} has {key}={_plain(old)}, and going on from a checkpoint "
+                f"cannot change it; what can be changed: {', '.join(MAY_CHANGE_ON_RESUME[1:])}"
+            )
+        OmegaConf.update(merged, key, new, merge=False)
+    return to_config(merged, TrainConfig)
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value, enum_to_str=True) if OmegaConf.is_config(value) else value
+
+
+def _report_sweep(folder: Path) -> int:
+    """Print the table of a sweep, then its jobs that did not finish, then its folder; 1 if there are any."""
+    with heavy_imports():
+        from rich.console import Console
+
+        from grammarlab import sweep
+
+    console = Console()
+    try:
+        runs = sweep.load([folder])
+    except ValueError:
+        return 1  # it never began, and the error was said
+    comparison = sweep.compare(runs)
+    if comparison.settings:
+        console.print(sweep.table(comparison))
+    lost = [run for run in comparison.unfinished if run.status != "dev"]
+    for run in lost:
+        reason = (run.error or "").splitlines()
+        console.print(
+            f"[bold red]{run.status}[/] job {run.folder.name}: {reason[0] if reason else ''}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(str(_relative(folder)), highlight=False, soft_wrap=True)
+    return int(bool(lost))
+
+
+def _relative(folder: Path) -> Path:
+    try:
+        return folder.absolute().relative_to(Path.cwd())
+    except ValueError:
+        return folder
+
+
+# ---- the other commands ------------------------------------------------------------------------------------------------
+
+
+def evaluate_job(config: DictConfig) -> None:
+    options = to_config(config, EvaluateConfig)
+    with heavy_imports():
+        from rich.console import Console
+
+        from grammarlab import report, run
+    trained, metrics = run.evaluate(options)
+    if options.json:
+        print(json.dumps(metrics))
+        return
+    title = f"{options.checkpoint}: {trained.language.name}, seed {trained.seed}"
+    Console().print(report.summary(metrics, trained.generation.temperatures, title))
+
+
+def generate_job(config: DictConfig) -> None:
+    options = to_config(config, GenerateConfig)
+    with heavy_imports():
+        from rich.console import Console
+        from rich.table import Table
+
+        from grammarlab import run
+    pairs = run.generate(options)
+    if options.json:
+        for prompt, sample in pairs:
+            line = {
+                "prompt": prompt,
+                "text": sample.text,
+                "words": list(sample.words),
+                "valid": sample.valid,
+                # JSON has no −∞: a sentence that the language lacks has no log-probability
+                "log_prob_language": sample.log_prob_language if sample.valid else None,
+                "log_prob_model": sample.log_prob_model,
+            }
+            print(json.dumps(line, ensure_ascii=False))
+        return
+    from rich import box
+
+    table = Table(box=box.SIMPLE_HEAD, caption="log-probabilities in nats", caption_justify="left")
+    for heading in ("sentence", "valid", "log p language", "log q model"):
+        table.add_column(heading, justify="right" if heading.startswith("log") else "left")
+    samples = [sample for _, sample in pairs]
+    for sample in samples:
+        table.add_row(
+            sample.text + ("" if sample.ended else " …"),
+            "yes" if sample.valid else "no",
+            f"{sample.log_prob_language:.4f}" if sample.valid else "−∞",
+            f"{sample.log_prob_model:.4f}",
+        )
+    console = Console()
+    console.print(table)
+    valid = sum(sample.valid for sample in samples)
+    distinct = len({sample.words for sample in samples})
+    console.print(f"{valid} of {len(samples)} valid, {distinct} distinct", highlight=False)
+
+
+def benchmark_job(config: DictConfig) -> None:
+    options = to_config(config, BenchmarkConfig)
+    with heavy_imports():
+        from grammarlab import benchmark
+    benchmark.run(options)

@@ -1,0 +1,75 @@
+"""What a run says at its end, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from grammarlab.evaluation import measure_name
+
+LEAKAGE = (
+    "[bold red]leakage[/]: the loss is below the language's own floor, which only a model can reach that sees what it "
+    "should predict"
+)
+
+
+def summary(metrics: Mapping[str, float], temperatures: Sequence[float], title: str) -> RenderableType:
+    """Loss and distances, then validity and coverage for each temperature; a line where the loss leaks."""
+    distances = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for heading, unit in (
+        ("loss", "nats/token"),
+        ("floor", "nats/token"),
+        ("excess", "nats/token"),
+        ("KL", "nats/sentence"),
+        ("total", "variation"),
+        ("legal", "mass"),
+    ):
+        distances.add_column(f"{heading}\n{unit}", justify="right", no_wrap=True)
+    distances.add_row(
+        *(_number(metrics, f"val/{name}") for name in ("loss", "floor", "excess_loss")),
+        *(_number(metrics, f"truth/{name}") for name in ("kl", "total_variation", "legal_mass")),
+    )
+
+    by_temperature = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    by_temperature.add_column("T", justify="right")
+    for name in ("validity", "coverage"):
+        by_temperature.add_column(name, justify="right", no_wrap=True)
+        by_temperature.add_column("sampled, 95 %", justify="right", no_wrap=True)
+    by_temperature.add_column("distinct, 95 %", justify="right", no_wrap=True)
+    for temperature in sorted({1.0, *temperatures}):
+        cells = []
+        for name in ("validity", "coverage"):
+            cells.append(_number(metrics, measure_name("truth", temperature, name)))
+            cells.append(_interval(metrics, measure_name("sampled", temperature, name)))
+        cells.append(_interval(metrics, measure_name("sampled", temperature, "distinct")))
+        by_temperature.add_row(f"{temperature:g}", *cells)
+    parts: list[RenderableType] = [distances, by_temperature]
+    if metrics.get("val/leakage"):
+        parts.append(LEAKAGE)
+    return Group(*parts)
+
+
+def one_line(metrics: Mapping[str, float]) -> str:
+    """For a job of a sweep, whose table comes at the end."""
+    text = (
+        f"excess {_number(metrics, 'val/excess_loss')} nats/token, KL {_number(metrics, 'truth/kl')} nats/sentence, "
+        f"validity {_number(metrics, 'truth/validity')}"
+    )
+    return text + (", [bold red]leakage[/]" if metrics.get("val/leakage") else "")
+
+
+def _number(metrics: Mapping[str, float], name: str) -> str:
+    if name not in metrics:
+        return "–"
+    if (error := metrics.get(f"{name}_stderr")) is not None:
+        return f"≈ {metrics[name]:.5f} ± {error:.1g}"
+    return f"{metrics[name]:.5f}"
+
+
+def _interval(metrics: Mapping[str, float], name: str) -> str:
+    if name not in metrics:
+        return "–"
+    return f"{metrics[f'{name}_low']:.3f}–{metrics[f'{name}_high']:.3f}"

@@ -1,0 +1,236 @@
+"""Many runs as one result: a row for each setting, means and intervals over its seeds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich import box
+from rich.table import Table
+
+from grammarlab import figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What a setting is shown by when nothing else is asked for.
+MEASURES = ("val/loss", "val/excess_loss", "truth/kl", "truth/validity", "truth/coverage")
+
+# Options in which the runs of one setting may differ: the seed, and what changes no number.
+_NOT_A_SETTING = ("seed", "name", "group", "tags", "checkpoint", "torch_threads", "logger", "trainer.enable_progress_bar")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run's folder says."""
+
+    folder: Path
+    status: str
+    error: str | None
+    options: dict[str, Any]  # flat: `model.width`
+    metrics: dict[str, float]
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+
+def load(paths: Sequence[Path]) -> list[Run]:
+    """The runs in the given folders, each a run or a folder of runs. Raises `ValueError` where there is none."""
+    runs: list[Run] = []
+    for path in paths:
+        if not path.is_dir():
+            raise ValueError(f"{path}: no such folder")
+        found = [path] if (path / "results.json").exists() else _job_folders(path)
+        if not found:
+            raise ValueError(f"{path}: holds no run (a run has a results.json)")
+        runs += [_load_run(folder) for folder in found]
+    return runs
+
+
+def _job_folders(path: Path) -> list[Path]:
+    folders = [file.parent for file in path.glob("*/results.json")]
+    return sorted(folders, key=lambda f: (not f.name.isdigit(), int(f.name) if f.name.isdigit() else 0, f.name))
+
+
+def _load_run(folder: Path) -> Run:
+    try:
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        config_file = folder / "config.yaml"
+        config = yaml.safe_load(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+        return Run(folder, results["status"], results.get("error"), _flat(config), results["metrics"])
+    except (ValueError, KeyError, yaml.YAMLError) as error:
+        raise ValueError(f"{folder}: results.json or config.yaml cannot be read ({type(error).__name__})") from None
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over `n` seeds; `half` is half the width of its 95 % interval, None for a single seed."""
+
+    mean: float
+    half: float | None
+    values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g}" if self.half is None else f"{self.mean:.4g}\n± {self.half:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The finished runs whose options agree, seeds aside."""
+
+    options: dict[str, Any]  # those in which the settings differ
+    seeds: tuple[int, ...]
+    measures: dict[str, Interval]
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{name}={_written(value)}" for name, value in self.options.items()) or "all runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    settings: list[Setting]
+    unfinished: list[Run]
+    notes: list[str]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Group the finished runs by setting. A seed that ran twice in one setting counts once: it is no new evidence."""
+    finished = [run for run in runs if run.finished]
+    names = list(dict.fromkeys(name for run in finished for name in run.options))
+    differing = [
+        name
+        for name in names
+        if not any(name == fixed or name.startswith(f"{fixed}.") for fixed in _NOT_A_SETTING)
+        and len({_key(run.options.get(name)) for run in finished}) > 1
+    ]
+    # The grammar's text is long, and its language has a name.
+    if "language.name" in differing and "language.grammar" in differing:
+        differing.remove("language.grammar")
+
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in finished:
+        groups.setdefault(tuple(_key(run.options.get(name)) for name in differing), []).append(run)
+    settings, notes = [], []
+    for group in groups.values():
+        by_seed: dict[int, Run] = {}
+        for run in group:
+            by_seed.setdefault(run.options.get("seed", 0), run)
+        setting = Setting(
+            options={name: group[0].options.get(name) for name in differing},
+            seeds=tuple(by_seed),
+            measures=_intervals(list(by_seed.values())),
+        )
+        settings.append(setting)
+        if len(by_seed) < len(group):
+            notes.append(f"{setting.label}: {len(group) - len(by_seed)} runs repeat a seed and are not counted again")
+    return Comparison(settings, [run for run in runs if not run.finished], notes)
+
+
+def _intervals(runs: Sequence[Run]) -> dict[str, Interval]:
+    names = dict.fromkeys(name for run in runs for name in run.metrics)
+    return {name: mean_interval([run.metrics[name] for run in runs if name in run.metrics]) for name in names}
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Mean and 95 % interval by Student's t: mean ± t₀.₉₇₅(n − 1) · s / √n."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Interval(mean, None, tuple(values))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    return Interval(mean, t_quantile(n - 1) * deviation / math.sqrt(n), tuple(values))
+
+
+def t_quantile(degrees: int) -> float:
+    """The t with P(|T| ≤ t) = 0.95 for Student's distribution.
+
+    P(|T| > t) = I(ν/2, 1/2; ν / (ν + t²)), the regularised incomplete beta function: Abramowitz and Stegun, 26.7.1.
+    """
+    import mpmath
+
+    def excess(t: Any) -> Any:
+        return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True) - 0.05
+
+    return float(mpmath.findroot(excess, (1.9, 13.0), solver="anderson"))
+
+
+def table(comparison: Comparison, measures: Sequence[str] = MEASURES) -> Table:
+    """For a terminal: a row per setting, mean ± half the 95 % interval."""
+    shown = Table(box=box.SIMPLE_HEAD, caption="mean ± half of the 95 % interval over seeds", caption_justify="left")
+    for name in comparison.settings[0].options if comparison.settings else ():
+        shown.add_column(name.replace(".", ".\n"), vertical="bottom", overflow="fold")
+    shown.add_column("seeds", justify="right")
+    for measure in measures:
+        shown.add_column(measure.replace("/", "/\n"), justify="right", no_wrap=True)
+    for setting in comparison.settings:
+        shown.add_row(
+            *(_written(value) for value in setting.options.values()),
+            str(len(setting.seeds)),
+            *(str(setting.measures.get(measure, "–")) for measure in measures),
+        )
+    return shown
+
+
+def write_csv(comparison: Comparison, path: Path) -> None:
+    """A row per setting with all its measures: mean, and the ends of the interval (empty for a single seed)."""
+    names = list(dict.fromkeys(name for setting in comparison.settings for name in setting.measures))
+    options = list(comparison.settings[0].options) if comparison.settings else []
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        columns = [f"{name}{suffix}" for name in names for suffix in ("", "_low", "_high")]
+        writer.writerow([*options, "seeds", *columns])
+        for setting in comparison.settings:
+            cells: list[Any] = []
+            for name in names:
+                interval = setting.measures.get(name)
+                if interval is None:
+                    cells += ["", "", ""]
+                elif interval.half is None:
+                    cells += [interval.mean, "", ""]
+                else:
+                    cells += [interval.mean, interval.mean - interval.half, interval.mean + interval.half]
+            writer.writerow([*map(_written, setting.options.values()), len(setting.seeds), *cells])
+
+
+def figure(comparison: Comparison, measures: Sequence[str] = MEASURES) -> Figure:
+    """Each measure against the settings: a point for each seed, the mean and its interval."""
+    shown = [m for m in measures if any(m in setting.measures for setting in comparison.settings)]
+    return figures.settings(
+        [setting.label for setting in comparison.settings],
+        {
+            name: [
+                (setting.measures[name].mean, setting.measures[name].half, setting.measures[name].values)
+                if name in setting.measures
+                else None
+                for setting in comparison.settings
+            ]
+            for name in shown
+        },
+    )
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
