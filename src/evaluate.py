@@ -7,8 +7,8 @@ from grammarlab import cli
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
-def main(config: DictConfig) -> object:
-    return cli.evaluate_job(config)
+def main(config: DictConfig) -> None:
+    cli.evaluate_job(config)
 
 
 if __name__ == "__main__":

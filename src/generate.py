@@ -7,8 +7,8 @@ from grammarlab import cli
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="generate")
-def main(config: DictConfig) -> object:
-    return cli.generate_job(config)
+def main(config: DictConfig) -> None:
+    cli.generate_job(config)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ from grammarlab.callbacks import StopOnSignal
 from grammarlab.config import BenchmarkConfig, LanguageConfig, TrainConfig
 from grammarlab.data import FreshBatches, ShuffledBatches
 from grammarlab.language import library_folder
-from grammarlab.run import Parts, build_parts, build_trainer, quiet_libraries, versions
+from grammarlab.parts import Parts, build_parts
+from grammarlab.record import versions
+from grammarlab.run import build_trainer, quiet_libraries
 from grammarlab.task import TRAIN_MEASURES, DecoderTask
 from grammarlab.tracking import MetricsFile
 
@@ -63,7 +65,8 @@ def step_cases(config: BenchmarkConfig) -> list[dict[str, Any]]:
     """A training step of the default run against a bare torch loop on the same model, batches and optimizer.
 
     The two take steps in turn, so that a busy machine slows both alike; the ratio is that of the sums over each block
-    of `steps` steps. Both read the loss every `log_every_n_steps`. The weights that come out must be equal to the last bit.
+    of `steps` steps. Both read the loss every `log_every_n_steps`. The weights that come out must be equal to
+    the last bit.
     """
     captions = yaml.safe_load((library_folder() / "captions.yaml").read_text(encoding="utf-8"))
     settings = TrainConfig(language=LanguageConfig(**captions))
@@ -103,7 +106,7 @@ def _bare_loop(parts: Parts, settings: TrainConfig) -> Iterator[None]:
         optimizer.zero_grad()
         logits = model(rows[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), ignore_index=model.pad_id)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % settings.trainer.log_every_n_steps == 0:
             loss.item()

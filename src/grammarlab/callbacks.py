@@ -127,7 +127,9 @@ class Checkpoints(Callback):
 class ProgressBar(RichProgressBar):
     """Shows the loss beside the bar."""
 
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, int | str | float]:
+    def get_metrics(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
         assert isinstance(pl_module, DecoderTask)
         return {} if pl_module.last_loss is None else {"loss": f"{pl_module.last_loss:.4f}"}
 

@@ -12,6 +12,7 @@ import gc
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -21,12 +22,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
@@ -60,7 +61,10 @@ for _command, _schema in (
 
 # `2026-01-31_12-00-00-1f2e`: in order of time, and not shared by two runs that start in the same second.
 OmegaConf.register_new_resolver(
-    "run_id", lambda: f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}", use_cache=True, replace=True
+    "run_id",
+    lambda: f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}",
+    use_cache=True,
+    replace=True,
 )
 
 
@@ -75,28 +79,37 @@ class SweepFolder(Callback):
 
 def start(main: Callable[[], Any]) -> None:
     """Run a Hydra main: one line for what the user got wrong, the report of a sweep, an exit status that is right."""
-    show_traceback = bool(os.environ.get("HYDRA_FULL_ERROR"))
+    os.environ.setdefault("GRAMMARLAB_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", ""))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that the errors come here and not to Hydra's own printer
     signal.signal(signal.SIGTERM, _terminate)
     status = 0
     try:
-        main()
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        if show_traceback:
-            traceback.print_exc()
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        status = 1
+        with _errors_said():
+            main()
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except Exception:
-        traceback.print_exc()
-        status = 1
     if SweepFolder.path is not None and SweepFolder.path.is_dir():
-        status = _report_sweep(SweepFolder.path) or status
+        unfinished = _report_sweep(SweepFolder.path)
+        status = status or unfinished
     sys.stdout.flush()
     sys.exit(status)
+
+
+@contextmanager
+def _errors_said() -> Iterator[None]:
+    """Turn an error into what is said of it and an exit status, before Hydra says it in many lines."""
+    try:
+        yield
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        if os.environ.get("GRAMMARLAB_TRACEBACK"):
+            traceback.print_exc()
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
 
 
 def _terminate(signum: int, frame: Any) -> None:
@@ -105,27 +118,50 @@ def _terminate(signum: int, frame: Any) -> None:
 
 def one_line(error: BaseException) -> str:
     """An error of Hydra's or OmegaConf's as one line that names the option, the value and what is allowed."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OverrideParseException):
+        return (
+            f"cannot read {error.override!r}: a value with special characters needs quotes of its own inside those of "
+            "the shell, as in \"prompt='a (b)'\""
+        )
+    if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return f"{group}={choice}: no such choice; there are {', '.join(error.options)}"
+    if match := re.match(r"Ambiguous value for argument '([^=]*)=(.*?)'", text):
+        option, values = match.groups()
+        return f"{option}={values}: to sweep over several values add -m; a list is written {option}=[{values}]"
+    if match := re.match(r"Could not override '(.*?)'", text):
+        return _unknown(match[1])
+
     cause = error
     while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__
     if isinstance(cause, MissingMandatoryValue):
         return f"{cause.full_key}: must be given, as {cause.full_key}=…"
-    text = " ".join(str(error).split())
     if isinstance(cause, OmegaConfBaseException) and cause is not error:
-        text = f"{text.removeprefix('Error merging override ')}: {str(cause.msg or cause).splitlines()[0]}"
-    marker = "Could not override '"
-    if text.startswith(marker):
-        option = text[len(marker) :].split("'", 1)[0]
-        near = difflib.get_close_matches(option, _option_names(TrainConfig), n=1)
-        return f"{option}: no such option" + (f"; did you mean {near[0]}?" if near else "")
-    if "LexerNoViableAltException" in text or "no viable alternative" in text or "mismatched input" in text:
-        text += "; put quotes inside quotes around special characters: \"prompt='a (b)'\""
+        reason = str(cause.msg or cause).splitlines()[0]
+        for ending, rule in _TYPE_RULES.items():
+            if ending in reason:
+                reason = rule
+        return f"{text.removeprefix('Error merging override ')}: {reason}"
     return text
+
+
+_TYPE_RULES = {
+    "is not a valid bool": "must be true or false",
+    "could not be converted to Integer": "must be a whole number",
+    "could not be converted to Float": "must be a number",
+}
+
+
+def _unknown(option: str) -> str:
+    near = difflib.get_close_matches(option, _option_names(TrainConfig), n=1)
+    return f"{option}: no such option" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _option_names(schema: type, prefix: str = "") -> list[str]:
     names: list[str] = []
-    hints = __import__("typing").get_type_hints(schema)
+    hints = get_type_hints(schema)
     for field in dataclasses.fields(schema):
         inner = hints[field.name]
         names.append(prefix + field.name)
@@ -136,9 +172,20 @@ def _option_names(schema: type, prefix: str = "") -> list[str]:
 
 def to_config(config: DictConfig, schema: type[T]) -> T:
     """The typed configuration, checked by its dataclasses. Raises `ConfigError`."""
+    known = set(_option_names(schema))
+    for option in _keys(config):
+        if option not in known:  # `+model.casual=false` gets past Hydra's own check
+            raise ConfigError(_unknown(option))
     converted = OmegaConf.to_object(config)
     assert isinstance(converted, schema)
     return converted
+
+
+def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key in config:
+        yield f"{prefix}{key!s}"
+        if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
+            yield from _keys(config[key], f"{prefix}{key!s}.")
 
 
 @contextmanager
@@ -152,18 +199,18 @@ def heavy_imports() -> Iterator[None]:
         gc.enable()
 
 
-# ---- training ----------------------------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------------------------
 
 
 def train_job(config: DictConfig) -> float | None:
     """One run, alone or as a job of a sweep; returns truth/kl, for a sweeper that minimises.
 
-    In a sweep a job that fails is recorded in its own folder and the sweep goes on: `start` reports it and exits with 1.
+    In a sweep a job that fails is recorded in its own folder and the sweep goes on; `start` reports it, with status 1.
     """
     with heavy_imports():
         from rich.console import Console
 
-        from grammarlab import report, run
+        from grammarlab import record, report, run
         from grammarlab.callbacks import Interrupted
 
     console = Console()
@@ -194,15 +241,17 @@ def train_job(config: DictConfig) -> float | None:
         if not sweeping:
             if isinstance(error, (ConfigError, OmegaConfBaseException)) and not (folder / "results.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)  # nothing was begun: leave nothing behind
-            raise
-        run.record_failure(folder, error)
+            with _errors_said():
+                raise
+        record.record_failure(folder, error)
+        console.print(f"job {hydra.job.num}: [bold red]failed[/]: {one_line(error)}", highlight=False, soft_wrap=True)
         return math.nan
     language = train_config.language.name
     title = f"{language}, {train_config.trainer.max_steps} steps, seed {train_config.seed}"
     if train_config.trainer.fast_dev_run:
         console.print("a dev run: every part ran once, no result was kept")
     elif sweeping:
-        console.print(f"job {hydra.job.num}: {report.one_line(metrics)}", highlight=False)
+        console.print(f"job {hydra.job.num}: {report.one_line(metrics)}", highlight=False, soft_wrap=True)
     else:
         console.print(report.summary(metrics, train_config.generation.temperatures, title))
     console.print(str(shown), highlight=False, soft_wrap=True)
@@ -211,17 +260,17 @@ def train_job(config: DictConfig) -> float | None:
 
 def _resumed(config: DictConfig, checkpoint: str, overrides: Sequence[str]) -> TrainConfig:
     """The checkpoint's own configuration with the options of this command line that may change."""
-    from grammarlab import run
+    from grammarlab import parts
 
-    saved, _ = run.load_checkpoint(checkpoint)
+    saved, _ = parts.load_checkpoint(checkpoint)
     merged = OmegaConf.structured(saved)
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         key = override.key_or_group.replace("/", ".")
         new, old = OmegaConf.select(config, key), OmegaConf.select(merged, key)
         if key.split(".")[0] not in MAY_CHANGE_ON_RESUME and new != old:
             raise ConfigError(
-                f"{override.input_line}: the run in {checkpoint} has {key}={_plain(old)}, and going on from a checkpoint "
-                f"cannot change it; what can be changed: {', '.join(MAY_CHANGE_ON_RESUME[1:])}"
+                f"{override.input_line}: the run in {checkpoint} has {key}={_plain(old)}, and going on from it cannot "
+                f"change that; what can be changed: {', '.join(MAY_CHANGE_ON_RESUME[1:])}"
             )
         OmegaConf.update(merged, key, new, merge=False)
     return to_config(merged, TrainConfig)
@@ -241,8 +290,10 @@ def _report_sweep(folder: Path) -> int:
     console = Console()
     try:
         runs = sweep.load([folder])
-    except ValueError:
-        return 1  # it never began, and the error was said
+    except ValueError:  # no job began, and the error was said
+        (folder / "multirun.yaml").unlink(missing_ok=True)
+        folder.rmdir()
+        return 1
     comparison = sweep.compare(runs)
     if comparison.settings:
         console.print(sweep.table(comparison))
@@ -265,9 +316,10 @@ def _relative(folder: Path) -> Path:
         return folder
 
 
-# ---- the other commands ------------------------------------------------------------------------------------------------
+# ---- the other commands --------------------------------------------------------------------------------------------
 
 
+@_errors_said()
 def evaluate_job(config: DictConfig) -> None:
     options = to_config(config, EvaluateConfig)
     with heavy_imports():
@@ -282,6 +334,7 @@ def evaluate_job(config: DictConfig) -> None:
     Console().print(report.summary(metrics, trained.generation.temperatures, title))
 
 
+@_errors_said()
 def generate_job(config: DictConfig) -> None:
     options = to_config(config, GenerateConfig)
     with heavy_imports():
@@ -323,6 +376,7 @@ def generate_job(config: DictConfig) -> None:
     console.print(f"{valid} of {len(samples)} valid, {distinct} distinct", highlight=False)
 
 
+@_errors_said()
 def benchmark_job(config: DictConfig) -> None:
     options = to_config(config, BenchmarkConfig)
     with heavy_imports():

@@ -93,11 +93,12 @@ class LanguageConfig:
     file: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.grammar is None) == (self.file is None):
-            given = "both are" if self.grammar else "neither is"
+        if self.grammar is not None and self.file is not None:
             raise ConfigError(
-                f"language.grammar, language.file: {given} given; for a file of your own add language=file"
+                f"language.file={self.file}: language={self.name} has a grammar; say language=file with it"
             )
+        if self.grammar is None and self.file is None:
+            raise ConfigError("language.file: must be given, as language.file=my.grammar language.start=S")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -147,7 +148,10 @@ class ModelConfig:
         )
         _require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be at least 0 and below 1")
         _require(
-            self.width % self.heads == 0, "model.heads", self.heads, f"must divide model.width={self.width} evenly"
+            self.width % self.heads == 0,
+            "model.heads",
+            self.heads,
+            f"must divide model.width={self.width} evenly",
         )
         _require(
             self.positions != Positions.sinusoidal or self.width % 2 == 0,
@@ -188,7 +192,10 @@ class OptimizerConfig:
             "needs optimizer=adamw; plain Adam has none",
         )
         _require(
-            0 <= self.final_fraction <= 1, "optimizer.final_fraction", self.final_fraction, "must be from 0 to 1"
+            0 <= self.final_fraction <= 1,
+            "optimizer.final_fraction",
+            self.final_fraction,
+            "must be from 0 to 1",
         )
         _require(
             self.final_fraction == 0 or self.schedule == Schedule.cosine,
@@ -223,7 +230,10 @@ class TrainerConfig:
             trainer__log_every_n_steps=self.log_every_n_steps,
         )
         _require(
-            self.precision in PRECISIONS, "trainer.precision", self.precision, f"must be one of {', '.join(PRECISIONS)}"
+            self.precision in PRECISIONS,
+            "trainer.precision",
+            self.precision,
+            f"must be one of {', '.join(PRECISIONS)}",
         )
         _require(
             self.precision != "16-mixed" or self.accelerator != Accelerator.cpu,
@@ -232,7 +242,12 @@ class TrainerConfig:
             "needs trainer.accelerator=cuda; on the CPU use bf16-mixed",
         )
         clip = self.gradient_clip_val
-        _require(clip is None or 0 < clip < math.inf, "trainer.gradient_clip_val", clip, "must be positive, or null")
+        _require(
+            clip is None or 0 < clip < math.inf,
+            "trainer.gradient_clip_val",
+            clip,
+            "must be positive, or null",
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -264,7 +279,10 @@ class GenerationConfig:
         for temperature in temperatures:
             check_temperature("generation.temperatures", temperature)
         _require(
-            len(set(temperatures)) == len(temperatures), "generation.temperatures", temperatures, "must all differ"
+            len(set(temperatures)) == len(temperatures),
+            "generation.temperatures",
+            temperatures,
+            "must all differ",
         )
         _at_least(1, generation__draws=self.draws, generation__recorded=self.recorded)
         _require(
@@ -290,7 +308,11 @@ class LoggerConfig:
 
     def __post_init__(self) -> None:
         if self.name != LoggerName.wandb:
-            for option, default in (("mode", LoggerMode.offline), ("project", "grammarlab"), ("store", "outputs/wandb")):
+            for option, default in (
+                ("mode", LoggerMode.offline),
+                ("project", "grammarlab"),
+                ("store", "outputs/wandb"),
+            ):
                 value = getattr(self, option)
                 _require(value == default, f"logger.{option}", value, f"needs logger=wandb, not logger={self.name}")
         _require(0 < len(self.project) <= 128, "logger.project", self.project, "must have 1 to 128 characters")
@@ -374,7 +396,10 @@ class GenerateConfig:
         check_temperature("temperature", self.temperature)
         _at_least(1, torch_threads=self.torch_threads, samples=self.samples, max_new_tokens=self.max_new_tokens)
         _require(
-            not (self.prompt and self.prompts_file), "prompts_file", self.prompts_file, "and prompt exclude each other"
+            not (self.prompt and self.prompts_file),
+            "prompts_file",
+            self.prompts_file,
+            "and prompt exclude each other",
         )
 
 

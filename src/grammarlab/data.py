@@ -3,7 +3,7 @@
 Every draw has its own random stream, keyed by the seed and what it is for: a change of batch size, model or logging
 changes no sentence.
 
-Axes: B batch, L longest sentence of a batch in words. Rows are `begin word … word end`, (B, L + 2), padded on the right.
+Axes: B batch, L longest sentence of a batch in words. Rows are `begin word … word end`, (B, L + 2), padded right.
 """
 
 from __future__ import annotations

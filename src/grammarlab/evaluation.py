@@ -27,7 +27,7 @@ from grammarlab.vocabulary import Vocabulary
 _Z95 = NormalDist().inv_cdf(0.975)
 
 
-# ---- the loss on a set of sentences, and the language's own ------------------------------------------------------------
+# ---- the loss on a set of sentences, and the language's own --------------------------------------------------------
 
 
 def sentence_losses(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
@@ -42,9 +42,9 @@ class ExcessLoss(Metric):
     """Sums for the loss of a set of sentences and for the floor: the same sum under the language.
 
     `compute` gives nats per predicted token over the whole set, whatever the batches:
-    loss, floor, excess_loss = loss − floor, and leakage, 1 where the excess is clearly below 0. In expectation it cannot
-    be (Gibbs' inequality), so the model has seen what it should predict. Clearly: below −0.01 and by more than three
-    standard errors of the sentences' differences.
+    loss, floor, excess_loss = loss − floor, and leakage, 1 where the excess is clearly below 0. In expectation it
+    cannot be (Gibbs' inequality), so the model has seen what it should predict. Clearly: below −0.01 and by more than
+    three standard errors of the sentences' differences.
     """
 
     higher_is_better = False
@@ -68,10 +68,15 @@ class ExcessLoss(Metric):
         spread = ((squares / n - mean**2).clamp(min=0) / (n - 1).clamp(min=1)).sqrt()  # standard error a sentence
         excess = (loss - floor) / tokens
         leakage = (excess < -0.01) & (mean < -3 * spread)
-        return {"loss": loss / tokens, "floor": floor / tokens, "excess_loss": excess, "leakage": leakage.double()}
+        return {
+            "loss": loss / tokens,
+            "floor": floor / tokens,
+            "excess_loss": excess,
+            "leakage": leakage.double(),
+        }
 
 
-# ---- the truth -------------------------------------------------------------------------------------------------------
+# ---- the truth -----------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -173,7 +178,9 @@ def compare_with_truth(
     """
     device = model.token_embedding.weight.device
     all_temperatures = sorted({1.0, *temperatures}) if truth.exact else [1.0]
-    sentence_log_q = {temperature: torch.empty(len(truth.rows), dtype=torch.float64) for temperature in all_temperatures}
+    sentence_log_q = {
+        temperature: torch.empty(len(truth.rows), dtype=torch.float64) for temperature in all_temperatures
+    }
     token_losses = torch.empty(truth.predicted.shape, dtype=torch.float64)
     legal_mass = torch.empty(truth.predicted.shape, dtype=torch.float64)
     training = model.training
@@ -245,7 +252,7 @@ def _estimated_measures(truth: Truth, log_q: Tensor, legal_mass: Tensor) -> dict
     return measures
 
 
-# ---- generated sentences -----------------------------------------------------------------------------------------------
+# ---- generated sentences -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,15 @@ def loss_by_position(loss: Sequence[float], entropy: Sequence[float]) -> Figure:
     axes = figure.subplots()
     positions = range(1, len(loss) + 1)
     axes.plot(positions, loss, color=COLOURS[0], marker="o", label="model's loss")
-    axes.plot(positions, entropy, color=TRUTH, marker="_", markersize=14, linestyle="none", label="language's entropy")
+    axes.plot(
+        positions,
+        entropy,
+        color=TRUTH,
+        marker="_",
+        markersize=14,
+        linestyle="none",
+        label="language's entropy",
+    )
     axes.set_xlabel("position of the predicted token")
     axes.set_ylabel("nats")
     axes.set_xticks(list(positions) if len(loss) <= 20 else axes.get_xticks())

@@ -65,8 +65,8 @@ def generate(
 ) -> Tensor:
     """Go on from each prompt (ids, begin token first) until the end token or the limit.
 
-    Returns (rows, longest) ids on the CPU: the prompt, what was drawn, padding after the end token. A row without an end
-    token met `max_new_tokens` or the context. `cache`: None uses one where the model allows it. The model's mode and
+    Returns (rows, longest) ids on the CPU: the prompt, what was drawn, padding after the end token. A row without one
+    met `max_new_tokens` or the context. `cache`: None uses one where the model allows it. The model's mode and
     torch's random state stay as they were.
 
     Raises `ValueError` for an empty prompt, one longer than the context, a cache for a model that is not causal, and

@@ -117,6 +117,9 @@ class Decoder(nn.Module):
     same distribution.
     """
 
+    position_table: Tensor
+    logit_mask: Tensor
+
     def __init__(
         self, config: ModelConfig, *, vocabulary_size: int, pad_id: int, never_generated: Sequence[int] = ()
     ) -> None:

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 MEASURES = ("val/loss", "val/excess_loss", "truth/kl", "truth/validity", "truth/coverage")
 
 # Options in which the runs of one setting may differ: the seed, and what changes no number.
-_NOT_A_SETTING = ("seed", "name", "group", "tags", "checkpoint", "torch_threads", "logger", "trainer.enable_progress_bar")
+_NOT_A_SETTING = (
+    "seed",
+    "name",
+    "group",
+    "tags",
+    "checkpoint",
+    "torch_threads",
+    "logger",
+    "trainer.enable_progress_bar",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +182,7 @@ def table(comparison: Comparison, measures: Sequence[str] = MEASURES) -> Table:
     """For a terminal: a row per setting, mean ± half the 95 % interval."""
     shown = Table(box=box.SIMPLE_HEAD, caption="mean ± half of the 95 % interval over seeds", caption_justify="left")
     for name in comparison.settings[0].options if comparison.settings else ():
-        shown.add_column(name.replace(".", ".\n"), vertical="bottom", overflow="fold")
+        shown.add_column(name.replace(".", ".\n"), overflow="fold")
     shown.add_column("seeds", justify="right")
     for measure in measures:
         shown.add_column(measure.replace("/", "/\n"), justify="right", no_wrap=True)

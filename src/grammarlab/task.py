@@ -10,6 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from grammarlab.config import OptimizerConfig, OptimizerName, Schedule
@@ -45,7 +46,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     if weight_decay == 0:
         return [{"params": list(model.parameters()), "weight_decay": 0.0}]
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for parameter in model.parameters():  # each tensor once, tied or not
         decays = parameter.ndim >= 2 and id(parameter) not in embeddings
         (matrices if decays else others).append(parameter)
@@ -139,7 +141,7 @@ class DecoderTask(pl.LightningModule):
         self._recent.clear()
         self._clock = time.perf_counter()
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         config = self.optimizer_config
         self.last_step = int(self.trainer.estimated_stepping_batches)
         kind = torch.optim.AdamW if config.name == OptimizerName.adamw else torch.optim.Adam
@@ -160,7 +162,7 @@ class DecoderTask(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning keeps neither the random state, without which dropout differs, nor what is not logged yet."""
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         checkpoint["random_state"] = {"cpu": torch.get_rng_state(), "cuda": cuda}
         checkpoint["unlogged"] = [(float(loss), int(tokens)) for loss, tokens in self._recent]
 

@@ -113,7 +113,7 @@ def wandb_logger(
                 group=shortened(group, NAME_LIMIT) if group else None,
                 tags=[shortened(tag, TAG_LIMIT) for tag in tags],
                 dir=store,
-                mode=config.mode.value,
+                mode="online" if config.mode == LoggerMode.online else "offline",
                 config=dict(run_config),
                 reinit="create_new",
                 settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
@@ -148,9 +148,7 @@ def write_samples(path: Path, samples: Sequence[Sample]) -> None:
         writer.writerows(_sample_rows(samples))
 
 
-def log_result(
-    logger: WandbLogger, samples: Sequence[Sample], loss: Sequence[float], entropy: Sequence[float]
-) -> None:
+def log_result(logger: WandbLogger, samples: Sequence[Sample], loss: Sequence[float], entropy: Sequence[float]) -> None:
     """The table of samples and the picture of loss by position, once at the end of a run."""
     import wandb
 
@@ -163,9 +161,7 @@ def log_result(
 
 
 def _sample_rows(samples: Sequence[Sample]) -> list[list[Any]]:
-    return [
-        [s.temperature, s.text, "yes" if s.valid else "no", s.log_prob_language, s.log_prob_model] for s in samples
-    ]
+    return [[s.temperature, s.text, "yes" if s.valid else "no", s.log_prob_language, s.log_prob_model] for s in samples]
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Languages whose every probability is known. The bottom floor: it imports nothing of torch, Lightning or Hydra.
 
-    from grammarlab.language import load
-    captions = load("captions")
-    captions.entropy().value          # 2.0794...: 3 ln 2 nats
+from grammarlab.language import load
+captions = load("captions")
+captions.entropy().value          # 2.0794...: 3 ln 2 nats
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from pathlib import Path
 
 import yaml
 
-from grammarlab.language.grammar import BEGIN, END, PAD, SPECIAL_TOKENS, GrammarError, GrammarWarning, parse_grammar
+from grammarlab.language.grammar import (
+    BEGIN,
+    END,
+    PAD,
+    SPECIAL_TOKENS,
+    GrammarError,
+    GrammarWarning,
+    parse_grammar,
+)
 from grammarlab.language.pcfg import PCFG
 from grammarlab.language.protocol import Language, NotEnumerableError, Quantity, Sentence
 from grammarlab.language.table import SentenceTable

@@ -1,4 +1,4 @@
-"""Exact probabilities of one sentence under a grammar that is not recursive: sums over all parses, by dynamic programming.
+"""Exact probabilities of one sentence under a grammar that is not recursive: sums over all parses, no tree written out.
 
 inside(X, i, j): probability that X derives exactly words i..j (Baker 1979; Lari and Young 1990).
 Prefix sums: probability that X derives a string that begins with words i.. (Jelinek and Lafferty 1991, by their case
@@ -60,7 +60,8 @@ class Chart:
                 return self._first_words(symbol)
             if (symbol, i) not in memo:
                 memo[symbol, i] = sum(
-                    (r.probability * after_sequence(r.right, i) for r in self.grammar.rules[symbol]), start=nothing
+                    (r.probability * after_sequence(r.right, i) for r in self.grammar.rules[symbol]),
+                    start=nothing,
                 )
             return memo[symbol, i]
 

@@ -104,9 +104,7 @@ class Grammar:
         possible = {left: [rule for rule in group if rule.probability > 0] for left, group in by_left.items()}
         reachable, terminals = _reach(possible, self.start)
         if unreachable := [symbol.name for symbol in by_left if symbol not in reachable]:
-            warnings.warn(
-                f"unreachable from {start}: {', '.join(unreachable)}", GrammarWarning, stacklevel=2
-            )
+            warnings.warn(f"unreachable from {start}: {', '.join(unreachable)}", GrammarWarning, stacklevel=2)
         productive = _productive(possible)
         if unproductive := [symbol.name for symbol in reachable if symbol not in productive]:
             raise GrammarError(
@@ -170,9 +168,7 @@ def _check_terminal(word: str, rule: Rule) -> None:
         raise GrammarError(f"terminal {word!r} in `{rule}` is reserved for the token of that name")
 
 
-def _reach(
-    rules: dict[Nonterminal, list[Rule]], start: Nonterminal
-) -> tuple[list[Nonterminal], list[str]]:
+def _reach(rules: dict[Nonterminal, list[Rule]], start: Nonterminal) -> tuple[list[Nonterminal], list[str]]:
     """Nonterminals and terminals in the order in which a depth-first walk from `start` meets them."""
     nonterminals: dict[Nonterminal, None] = {}
     terminals: dict[str, None] = {}
@@ -219,7 +215,8 @@ def parse_grammar(text: str, start: str) -> Grammar:
             rules.append(Rule(left, right, -1.0 if probability is None else probability))
     uniform = {left for left, has_probability in stated.items() if not has_probability}
     return Grammar(
-        [Rule(r.left, r.right, 1 / len(alternatives[r.left])) if r.left in uniform else r for r in rules], start
+        [Rule(r.left, r.right, 1 / len(alternatives[r.left])) if r.left in uniform else r for r in rules],
+        start,
     )
 
 
@@ -241,9 +238,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _parse_line(
-    line: str, number: int
-) -> tuple[Nonterminal, list[tuple[tuple[Symbol, ...], float | None]]]:
+def _parse_line(line: str, number: int) -> tuple[Nonterminal, list[tuple[tuple[Symbol, ...], float | None]]]:
     tokens = _tokenise(line, number)
     if len(tokens) < 2 or tokens[0][0] != "name" or tokens[1][0] != "arrow":
         raise GrammarError(f"line {number}: expected `Left -> right side`, found {line.strip()!r}")

@@ -94,7 +94,10 @@ class PCFG:
         return self._fold(lambda _: 1, math.prod, sum)
 
     def _fold(
-        self, word: Callable[[str], int], sequence: Callable[[list[int]], int], choice: Callable[[list[int]], int]
+        self,
+        word: Callable[[str], int],
+        sequence: Callable[[list[int]], int],
+        choice: Callable[[list[int]], int],
     ) -> int:
         """A value of the start symbol built bottom-up from words, sequences and choices between rules."""
         values: dict[Nonterminal, int] = {}

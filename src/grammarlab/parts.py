@@ -1,0 +1,127 @@
+"""From a configuration to parts that fit each other, and from a checkpoint back to both."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from grammarlab.config import ConfigError, LanguageConfig, ModelConfig, TrainConfig
+from grammarlab.data import LanguageData
+from grammarlab.evaluation import Truth
+from grammarlab.language import Language, from_text
+from grammarlab.model import Decoder
+from grammarlab.vocabulary import Vocabulary
+
+
+def config_to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain containers, every value resolved."""
+    plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=True, enum_to_str=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def config_from_dict(plain: dict[str, Any]) -> TrainConfig:
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), plain))
+    assert isinstance(config, TrainConfig)
+    return config
+
+
+def with_grammar_inline(config: TrainConfig) -> TrainConfig:
+    """The same configuration with the grammar's text in it, so that a checkpoint needs no other file."""
+    language = config.language
+    if language.file is None:
+        return config
+    try:
+        text = Path(language.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
+        raise ConfigError(f"language.file={language.file}: {reason}") from None
+    name = Path(language.file).stem if language.name == "file" else language.name
+    return dataclasses.replace(config, language=LanguageConfig(name=name, start=language.start, grammar=text))
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of a run that agree with each other: sizes, ids, and what the context can hold."""
+
+    language: Language
+    vocabulary: Vocabulary
+    data: LanguageData
+    truth: Truth
+    model: Decoder
+    note: str | None  # what the user should know about them
+
+
+def build_parts(config: TrainConfig) -> Parts:
+    """Raises `ConfigError` for options that do not fit the language."""
+    assert config.language.grammar is not None
+    full, notes = _read_grammar(config.language)
+    try:
+        language = full.truncated(config.model.context - 1)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.context={config.model.context}: it holds the begin token and {config.model.context - 1} "
+            f"words; {error}"
+        ) from None
+    if language is not full:
+        notes.append(
+            f"model.context={config.model.context} holds {config.model.context - 1} words: the language is taken given "
+            f"that, which keeps {getattr(language, 'mass', 1.0):.6g} of its probability"
+        )
+    vocabulary = Vocabulary(language.terminals)
+    return Parts(
+        language=language,
+        vocabulary=vocabulary,
+        data=LanguageData(language, vocabulary, config.data, config.seed),
+        truth=Truth(
+            language,
+            vocabulary,
+            limit=config.evaluation.enumeration_limit,
+            samples=config.evaluation.samples,
+            seed=config.seed,
+        ),
+        model=build_model(config.model, vocabulary, config.seed),
+        note="; ".join(notes) or None,
+    )
+
+
+def _read_grammar(config: LanguageConfig) -> tuple[Language, list[str]]:
+    assert config.grammar is not None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            language = from_text(config.grammar, config.start)
+        except ValueError as error:
+            raise ConfigError(f"language={config.name}: {error}") from None
+    return language, [f"language={config.name}: {warning.message}" for warning in caught]
+
+
+def build_model(config: ModelConfig, vocabulary: Vocabulary, seed: int) -> Decoder:
+    """A fresh decoder, its weights fixed by the seed."""
+    torch.manual_seed(seed)
+    return Decoder(
+        config,
+        vocabulary_size=len(vocabulary),
+        pad_id=vocabulary.pad_id,
+        never_generated=(vocabulary.pad_id, vocabulary.begin_id),
+    )
+
+
+def load_checkpoint(path: str) -> tuple[TrainConfig, dict[str, torch.Tensor]]:
+    """The configuration and the model's weights that a run saved. Raises `ConfigError` for any other file."""
+    if not Path(path).is_file():
+        raise ConfigError(f"checkpoint={path}: no such file")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        config = config_from_dict(checkpoint["hyper_parameters"]["config"])
+        prefix = "model."
+        weights = {k.removeprefix(prefix): v for k, v in checkpoint["state_dict"].items() if k.startswith(prefix)}
+    except Exception as error:
+        raise ConfigError(f"checkpoint={path}: is not a checkpoint of grammarlab") from error
+    return config, weights

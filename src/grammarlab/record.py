@@ -1,0 +1,94 @@
+"""What a run's folder says about the run: `config.yaml`, and `results.json` from its first moment on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+import traceback
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grammarlab.config import ConfigError
+
+
+class Record:
+    """`results.json` and `config.yaml` of a run. It is claimed exclusively: no folder is shared by two runs."""
+
+    def __init__(self, folder: Path, config: dict[str, Any] | None) -> None:
+        self.path = folder / "results.json"
+        self.metrics: dict[str, float] = {}
+        self.wandb_run: str | None = None
+        self._start = time.perf_counter()
+        self._versions = versions()
+        self._commit = commit()
+        try:
+            self.path.open("x").close()
+        except FileExistsError:
+            raise ConfigError(f"{folder}: holds a run already; a run goes into a folder of its own") from None
+        self.write("interrupted", error="killed, or still running")
+        if config is not None:
+            text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+            (folder / "config.yaml").write_text(text, encoding="utf-8")
+
+    def fail(self, error: BaseException) -> None:
+        """Status `failed`, the message in results.json and the traceback in error.txt."""
+        text = "".join(traceback.format_exception(error))
+        self.path.with_name("error.txt").write_text(text, encoding="utf-8")
+        self.write("failed", error=f"{type(error).__name__}: {error}")
+
+    def write(self, status: str, error: str | None = None) -> None:
+        content = {
+            "status": status,
+            **({"error": error} if error else {}),
+            "metrics": self.metrics,
+            "seconds": round(time.perf_counter() - self._start, 3),
+            "versions": self._versions,
+            "commit": self._commit,
+            "wandb_run": self.wandb_run,
+        }
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, self.path)
+
+
+def versions() -> dict[str, str]:
+    packages = ("grammarlab", "torch", "lightning", "hydra-core", "wandb", "numpy")
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def commit() -> str | None:
+    """The commit of this code, with `+changes` where the checkout differs from it; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10)
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")
+
+
+def record_failure(folder: Path, error: BaseException) -> None:
+    """Say in the folder of a job why it failed, unless the run has said so itself."""
+    if not (folder / "results.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        Record(folder, None).fail(error)
