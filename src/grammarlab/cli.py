@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -33,7 +33,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grammarlab.config import BenchmarkConfig, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
+from grammarlab.config import BenchmarkConfig, CompareConfig, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grammarlab.sweep import Comparison
 
 T = TypeVar("T")
 
@@ -82,6 +87,7 @@ def start(main: Callable[[], Any]) -> None:
     os.environ.setdefault("GRAMMARLAB_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", ""))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that the errors come here and not to Hydra's own printer
     signal.signal(signal.SIGTERM, _terminate)
+    SweepFolder.path = None
     status = 0
     try:
         with _errors_said():
@@ -90,9 +96,8 @@ def start(main: Callable[[], Any]) -> None:
         status = 128 + signal.SIGINT
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    if SweepFolder.path is not None and SweepFolder.path.is_dir():
-        unfinished = _report_sweep(SweepFolder.path)
-        status = status or unfinished
+    unfinished = _report_sweep()
+    status = status or unfinished
     sys.stdout.flush()
     sys.exit(status)
 
@@ -280,8 +285,11 @@ def _plain(value: Any) -> Any:
     return OmegaConf.to_container(value, enum_to_str=True) if OmegaConf.is_config(value) else value
 
 
-def _report_sweep(folder: Path) -> int:
-    """Print the table of a sweep, then its jobs that did not finish, then its folder; 1 if there are any."""
+def _report_sweep() -> int:
+    """The table of this process's sweep, then its jobs that did not finish, then its folder; 1 if there are any."""
+    folder = SweepFolder.path
+    if folder is None or not folder.is_dir():
+        return 0
     with heavy_imports():
         from rich.console import Console
 
@@ -297,16 +305,17 @@ def _report_sweep(folder: Path) -> int:
     comparison = sweep.compare(runs)
     if comparison.settings:
         console.print(sweep.table(comparison))
-    lost = [run for run in comparison.unfinished if run.status != "dev"]
-    for run in lost:
-        reason = (run.error or "").splitlines()
-        console.print(
-            f"[bold red]{run.status}[/] job {run.folder.name}: {reason[0] if reason else ''}",
-            highlight=False,
-            soft_wrap=True,
-        )
+    _print_unfinished(console, comparison)
     console.print(str(_relative(folder)), highlight=False, soft_wrap=True)
-    return int(bool(lost))
+    return int(any(run.status != "dev" for run in comparison.unfinished))
+
+
+def _print_unfinished(console: Console, comparison: Comparison) -> None:
+    for note in comparison.notes:
+        console.print(f"[yellow]note[/]: {note}", highlight=False, soft_wrap=True)
+    for run in comparison.unfinished:
+        reason = next(iter((run.error or "no result kept").splitlines()))
+        console.print(f"[bold red]{run.status}[/] {run.folder.name}: {reason}", highlight=False, soft_wrap=True)
 
 
 def _relative(folder: Path) -> Path:
@@ -382,3 +391,44 @@ def benchmark_job(config: DictConfig) -> None:
     with heavy_imports():
         from grammarlab import benchmark
     benchmark.run(options)
+
+
+def compare_command(arguments: Sequence[str], usage: str | None) -> None:
+    """Folders stand alone, options as `name=value`: no option of a folder's name needs Hydra's grammar."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print((usage or "").strip())
+        return
+    paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
+    options = [argument for argument in arguments if argument not in paths]
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(CompareConfig), OmegaConf.from_dotlist(options))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{' '.join(options)}: {str(error).splitlines()[0]}; options are: measures") from None
+    assert isinstance(merged, DictConfig)
+    config = to_config(merged, CompareConfig)
+    if not paths:
+        raise ConfigError("compare.py: name at least one folder, as in: python src/compare.py outputs/sweeps/…")
+    with heavy_imports():
+        from rich.console import Console
+
+        from grammarlab import sweep
+    try:
+        comparison = sweep.compare(sweep.load([Path(path) for path in paths]))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    known = {name for setting in comparison.settings for name in setting.measures}
+    measures = config.measures or [name for name in sweep.MEASURES if name in known]
+    if unknown := [name for name in measures if name not in known]:
+        raise ConfigError(
+            f"measures={unknown[0]}: no finished run has it; there are {', '.join(sorted(known)) or 'none'}"
+        )
+    console = Console()
+    folder = Path(paths[0])
+    if comparison.settings:
+        console.print(sweep.table(comparison, measures))
+        sweep.write_csv(comparison, folder / "compare.csv")
+        sweep.figure(comparison, measures).savefig(folder / "compare.png")
+    _print_unfinished(console, comparison)
+    if not comparison.settings:
+        raise ConfigError(f"{' '.join(paths)}: no run there is finished")
+    console.print(f"{folder / 'compare.csv'}\n{folder / 'compare.png'}", highlight=False, soft_wrap=True)

@@ -404,6 +404,13 @@ class GenerateConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CompareConfig:
+    """Many runs as one table."""
+
+    measures: list[str] | None = None  # null: the usual ones
+
+
+@dataclass(kw_only=True, slots=True)
 class BenchmarkConfig:
     """Paired timings; every ratio comes from one run of one process."""
 

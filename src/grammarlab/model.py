@@ -138,22 +138,12 @@ class Decoder(nn.Module):
         logit_mask = torch.zeros(vocabulary_size)
         logit_mask[list(never_generated)] = -math.inf
         self.register_buffer("logit_mask", logit_mask, persistent=False)
-        self._initialise()
+        # Weights start as PyTorch's own layers do, like the lesson's: normal embeddings of deviation 1, and linear maps
+        # uniform in ±1/√fan-in. A head of deviation 1 would begin far from uniform, so a tied one starts small, with
+        # GPT-2's 0.02 (Radford et al. 2019).
         if config.tied_embeddings:
+            nn.init.normal_(self.token_embedding.weight, std=0.02)
             self.head.weight = self.token_embedding.weight
-
-    def _initialise(self) -> None:
-        """Normal with deviation 0.02, biases 0, and what writes into the residual sum scaled by 1/√(2 · depth).
-
-        Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3 and its code.
-        """
-        for name, parameter in self.named_parameters():
-            if parameter.ndim < 2:
-                if name.endswith("bias"):
-                    nn.init.zeros_(parameter)
-                continue
-            residual = name.endswith(("attention.out.weight", "feedforward.down.weight"))
-            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.depth) if residual else 0.02)
 
     def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T) ids, the next T tokens after those in `cache`, to (B, T, V) logits.

@@ -125,3 +125,8 @@ def load_checkpoint(path: str) -> tuple[TrainConfig, dict[str, torch.Tensor]]:
     except Exception as error:
         raise ConfigError(f"checkpoint={path}: is not a checkpoint of grammarlab") from error
     return config, weights
+
+
+def restore(model: Decoder, weights: dict[str, torch.Tensor]) -> None:
+    """Put saved weights into a model, in the precision in which they were saved."""
+    model.to(weights["token_embedding.weight"].dtype).load_state_dict(weights)

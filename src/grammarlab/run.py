@@ -24,7 +24,7 @@ from grammarlab import tracking
 from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal
 from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
 from grammarlab.evaluation import Sample, draw_samples, measure_names
-from grammarlab.parts import Parts, build_parts, config_to_dict, load_checkpoint, with_grammar_inline
+from grammarlab.parts import Parts, build_parts, config_to_dict, load_checkpoint, restore, with_grammar_inline
 from grammarlab.record import Record
 from grammarlab.task import TRAIN_MEASURES, DecoderTask, split_measures
 
@@ -43,9 +43,6 @@ _NOISE = (
     "Checkpoint directory .* exists and is not empty",
     "You're resuming from a checkpoint that ended before the epoch ended.*",
 )
-
-_DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
-
 
 # ---- training ------------------------------------------------------------------------------------------------------
 
@@ -112,14 +109,14 @@ def train(
             if progress_bar and config.trainer.enable_progress_bar:
                 callbacks.insert(0, ProgressBar(refresh_rate=20))
             loggers = [logger for logger in (metrics_file, wandb_logger) if logger is not None]
-            trainer = build_trainer(config, folder, loggers, callbacks)
+            trainer = build_trainer(config, folder, loggers, callbacks, max_steps=_max_steps(config, parts))
             if config.checkpoint is None:
                 trainer.validate(task, datamodule=parts.data, verbose=False)
             trainer.fit(task, datamodule=parts.data, ckpt_path=config.checkpoint)
-            if config.checkpoint is not None and measure.step is None and trainer.global_step >= task.last_step:
+            if config.checkpoint is not None and measure.step is None and trainer.global_step >= trainer.max_steps:
                 on_note(
-                    f"nothing to train: the checkpoint is at step {trainer.global_step}, trainer.max_steps is "
-                    f"{config.trainer.max_steps}"
+                    f"nothing to train: the checkpoint is at step {trainer.global_step}, and the limit is step "
+                    f"{trainer.max_steps}"
                 )
             if measure.step != trainer.global_step or dev:
                 trainer.validate(task, datamodule=parts.data, verbose=False)
@@ -142,16 +139,24 @@ def train(
 
 
 def build_trainer(
-    config: TrainConfig, folder: Path | None, loggers: Sequence[Any], callbacks: Sequence[Callback]
+    config: TrainConfig,
+    folder: Path | None,
+    loggers: Sequence[Any],
+    callbacks: Sequence[Callback],
+    *,
+    max_steps: int | None = None,
 ) -> pl.Trainer:
-    """Lightning's Trainer with what this project never uses switched off: each costs time at every step."""
+    """Lightning's Trainer with what this project never uses switched off: each costs time at every step.
+
+    It counts steps alone: its own count of epochs is off after a checkpoint at the end of one.
+    """
     trainer = config.trainer
     return pl.Trainer(
         accelerator=trainer.accelerator.value,
         devices=1,
         precision=trainer.precision,  # type: ignore[arg-type]  # checked against Lightning's list
-        max_steps=trainer.max_steps,
-        max_epochs=-1 if trainer.max_epochs is None else trainer.max_epochs,
+        max_steps=trainer.max_steps if max_steps is None else max_steps,
+        max_epochs=-1,
         val_check_interval=trainer.val_check_interval,
         check_val_every_n_epoch=None,
         log_every_n_steps=0,  # the task logs by itself
@@ -186,6 +191,14 @@ def _check_device(config: TrainConfig) -> None:
             build_trainer(config, None, [], [])
         except (ImportError, MisconfigurationException) as error:
             raise ConfigError(f"trainer.precision={config.trainer.precision}: {error}".splitlines()[0]) from None
+
+
+def _max_steps(config: TrainConfig, parts: Parts) -> int:
+    """Whichever of the two limits is met first."""
+    trainer = config.trainer
+    if trainer.max_epochs is None:
+        return trainer.max_steps
+    return min(trainer.max_steps, trainer.max_epochs * len(parts.data.train_dataloader()))
 
 
 def _measure(config: TrainConfig, parts: Parts) -> Measure:
@@ -255,14 +268,14 @@ def evaluate(config: EvaluateConfig) -> tuple[TrainConfig, dict[str, float]]:
         ),
     )
     parts = build_parts(trained)
-    parts.model.load_state_dict(weights)
+    restore(parts.model, weights)
     task = DecoderTask(parts.model, trained.optimizer, log_every_n_steps=trained.trainer.log_every_n_steps)
     with quiet_libraries():
         trainer = build_trainer(trained, None, [], [_measure(trained, parts)])
-        trainer.validate(task, datamodule=parts.data, verbose=False)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        trainer.test(task, datamodule=parts.data, verbose=False)
-        metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics: dict[str, float] = {}
+        for measure in (trainer.validate, trainer.test):
+            measure(task, datamodule=parts.data, verbose=False)
+            metrics |= {name: float(value) for name, value in trainer.callback_metrics.items() if name != "step"}
     return trained, metrics
 
 
@@ -274,8 +287,7 @@ def generate(config: GenerateConfig) -> Iterator[tuple[str, Sample]]:
     torch.set_num_threads(config.torch_threads)
     trained, weights = load_checkpoint(config.checkpoint)
     parts = build_parts(trained)
-    parts.model.load_state_dict(weights)
-    parts.model.to(_DTYPES.get(trained.trainer.precision, torch.float32))
+    restore(parts.model, weights)
     if config.prompts_file is None:
         prompts = [config.prompt]
     else:

@@ -197,6 +197,8 @@ class DecoderTask(pl.LightningModule):
     def _report(self, stage: str, metric: ExcessLoss) -> None:
         for name, value in metric.compute().items():
             self.log(f"{stage}/{name}", value)
+        # Lightning takes this name for the step to log at; its own count is one behind within a fit.
+        self.log("step", torch.tensor(self.global_step, dtype=torch.float64))
         metric.reset()
 
 

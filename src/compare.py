@@ -1,0 +1,12 @@
+"""python src/compare.py outputs/sweeps/… [more folders] [measures=[truth/kl,…]]
+
+Prints the table of finished runs, a row per setting with mean and 95 % interval over seeds, and writes it as
+compare.csv and compare.png into the first folder.
+"""
+
+import sys
+
+from grammarlab import cli
+
+if __name__ == "__main__":
+    cli.start(lambda: cli.compare_command(sys.argv[1:], __doc__))

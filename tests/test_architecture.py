@@ -1,0 +1,80 @@
+"""The house: every module has a floor and imports only from lower ones."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from conftest import ROOT
+
+SRC = ROOT / "src" / "grammarlab"
+
+FLOOR = {
+    "language": 0,
+    "config": 0,
+    "cache": 0,
+    "figures": 0,
+    "vocabulary": 1,
+    "model": 1,
+    "record": 1,
+    "data": 2,
+    "generation": 2,
+    "evaluation": 3,
+    "report": 4,
+    "task": 4,
+    "parts": 4,
+    "callbacks": 5,
+    "tracking": 5,
+    "sweep": 5,
+    "run": 6,
+    "benchmark": 7,
+    "cli": 8,
+}
+ABOVE_TORCH = {"language", "config", "figures", "vocabulary", "record", "sweep", "cli"}  # those that must not need it
+KNOWS_HYDRA = {"cli"}
+
+
+def module_of(path: Path) -> str:
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imported_names(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: absolute imports only"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_a_floor() -> None:
+    assert {module_of(path) for path in SRC.rglob("*.py")} - {"__init__"} == set(FLOOR)
+
+
+def test_imports_only_go_down() -> None:
+    for path in SRC.rglob("*.py"):
+        for name in imported_names(path):
+            target = name.split(".")[1] if name.startswith("grammarlab.") else None
+            if target is None or target == module_of(path):
+                continue
+            assert FLOOR[target] < FLOOR[module_of(path)], f"{module_of(path)} imports {target}"
+
+
+def test_what_answers_at_once_imports_nothing_heavy() -> None:
+    for path in SRC.rglob("*.py"):
+        if module_of(path) in ABOVE_TORCH:
+            heavy = {name.split(".")[0] for name in imported_names(path, top_level_only=True)}
+            assert not heavy & {"torch", "lightning", "wandb", "matplotlib"}, f"{path.name}: {heavy}"
+
+
+def test_one_room_knows_hydra() -> None:
+    for path in SRC.rglob("*.py"):
+        if module_of(path) not in KNOWS_HYDRA:
+            assert not any(name.split(".")[0] == "hydra" for name in imported_names(path)), path.name
+
+
+def test_modules_stay_readable() -> None:
+    for path in SRC.rglob("*.py"):
+        lines = len(path.read_text().splitlines())
+        assert lines <= 450, f"{path.name} has {lines} lines: make it a folder of rooms"
