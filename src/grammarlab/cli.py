@@ -73,13 +73,26 @@ OmegaConf.register_new_resolver(
 )
 
 
-class SweepFolder(Callback):
-    """Remembers where the sweep of this process is, for the report at its end."""
+class SweepWatch(Callback):
+    """Remembers where the sweep of this process is, for the report at its end, and which options it sweeps.
 
-    path: Path | None = None
+    Hydra sends the object to the processes of a parallel launcher, so that a job there knows the latter too.
+    """
+
+    folder: Path | None = None
+    swept: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._swept: tuple[str, ...] = ()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        SweepFolder.path = Path(config.hydra.sweep.dir)
+        SweepWatch.folder = Path(config.hydra.sweep.dir)
+        overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+        in_config = config.hydra.sweeper.get("params") or {}
+        self._swept = (*map(str, in_config), *(o.key_or_group for o in overrides if o.is_sweep_override()))
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        SweepWatch.swept = self._swept
 
 
 def start(main: Callable[[], Any]) -> None:
@@ -87,7 +100,7 @@ def start(main: Callable[[], Any]) -> None:
     os.environ.setdefault("GRAMMARLAB_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", ""))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that the errors come here and not to Hydra's own printer
     signal.signal(signal.SIGTERM, _terminate)
-    SweepFolder.path = None
+    SweepWatch.folder = None
     status = 0
     try:
         with _errors_said():
@@ -223,9 +236,10 @@ def train_job(config: DictConfig) -> float | None:
     folder = Path(hydra.runtime.output_dir)
     sweeping = hydra.mode == RunMode.MULTIRUN
     overrides = [override for override in hydra.overrides.task if not override.startswith("hydra")]
+    differing = [override for override in overrides if sweeping and override.split("=")[0] in SweepWatch.swept]
     shown = _relative(folder)
     if sweeping:
-        console.print(f"[bold]job {hydra.job.num}[/] {' '.join(overrides)}", highlight=False)
+        console.print(f"[bold]job {hydra.job.num}[/] {' '.join(differing)}", highlight=False, soft_wrap=True)
     alone = not sweeping or "basic_launcher" in hydra.launcher._target_
     try:
         train_config = to_config(config, TrainConfig)
@@ -234,7 +248,7 @@ def train_job(config: DictConfig) -> float | None:
         metrics = run.train(
             train_config,
             folder,
-            name=" ".join(overrides) if sweeping else None,
+            name=" ".join(differing) or None,
             group=Path(hydra.sweep.dir).name if sweeping else None,
             progress_bar=alone and console.is_terminal,
             on_note=lambda note: console.print(f"[yellow]note[/]: {note}", highlight=False),
@@ -287,7 +301,7 @@ def _plain(value: Any) -> Any:
 
 def _report_sweep() -> int:
     """The table of this process's sweep, then its jobs that did not finish, then its folder; 1 if there are any."""
-    folder = SweepFolder.path
+    folder = SweepWatch.folder
     if folder is None or not folder.is_dir():
         return 0
     with heavy_imports():
