@@ -1,7 +1,7 @@
-"""python src/compare.py outputs/sweeps/… [more folders] [measures=[truth/kl,…]]
+"""python src/compare.py outputs/sweeps/… [more folders] [measures=[truth/kl,…]] [into=FOLDER]
 
 Prints the table of finished runs, a row per setting with mean and 95 % interval over seeds, and writes it as
-compare.csv and compare.png into the first folder.
+compare.csv and compare.png into the first folder, or the one that `into` names.
 """
 
 import sys

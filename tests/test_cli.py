@@ -252,7 +252,7 @@ def test_compare_writes_the_table_and_the_picture(command: Command) -> None:
     [
         (["nowhere"], "nowhere: no such folder"),
         (["."], ".: holds no run (a run has a results.json)"),
-        ([".", "measure=x"], "measure=x: Key 'measure' not in 'CompareConfig'; options are: measures"),
+        ([".", "measure=x"], "measure=x: Key 'measure' not in 'CompareConfig'; options are: measures, into"),
     ],
 )
 def test_compare_says_what_is_wrong(command: Command, arguments: list[str], message: str) -> None:

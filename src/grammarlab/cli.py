@@ -417,7 +417,7 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(CompareConfig), OmegaConf.from_dotlist(options))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{' '.join(options)}: {str(error).splitlines()[0]}; options are: measures") from None
+        raise ConfigError(f"{' '.join(options)}: {str(error).splitlines()[0]}; options are: measures, into") from None
     assert isinstance(merged, DictConfig)
     config = to_config(merged, CompareConfig)
     if not paths:
@@ -437,8 +437,9 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
             f"measures={unknown[0]}: no finished run has it; there are {', '.join(sorted(known)) or 'none'}"
         )
     console = Console()
-    folder = Path(paths[0])
+    folder = Path(config.into or paths[0])
     if comparison.settings:
+        folder.mkdir(parents=True, exist_ok=True)
         console.print(sweep.table(comparison, measures))
         sweep.write_csv(comparison, folder / "compare.csv")
         sweep.figure(comparison, measures).savefig(folder / "compare.png")

@@ -408,6 +408,7 @@ class CompareConfig:
     """Many runs as one table."""
 
     measures: list[str] | None = None  # null: the usual ones
+    into: str | None = None  # folder for compare.csv and compare.png; null: the first one compared
 
 
 @dataclass(kw_only=True, slots=True)

@@ -76,3 +76,41 @@ def settings(labels: Sequence[str], measures: Mapping[str, Sequence[Point | None
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", alpha=0.3)
     return figure
+
+
+def temperature_curves(
+    temperatures: Sequence[float],
+    exact: Mapping[str, Sequence[Sequence[float]]],
+    sampled: Mapping[str, Sequence[tuple[float, float, float]]],
+) -> Figure:
+    """A panel for each measure against the temperature.
+
+    `exact`: for each temperature the values of all seeds, drawn as mean and range. `sampled`: value and the ends of its
+    interval at each temperature, for one seed.
+    """
+    figure = new_figure(4.2 * len(exact), 3.2)
+    panels = figure.subplots(1, len(exact), squeeze=False)
+    for axes, (name, values) in zip(panels.flat, exact.items(), strict=True):
+        means = [sum(seeds) / len(seeds) for seeds in values]
+        axes.plot(temperatures, means, color=COLOURS[0], label="exact, mean of the seeds")
+        axes.fill_between(
+            temperatures, [min(s) for s in values], [max(s) for s in values], color=COLOURS[0], alpha=0.2, linewidth=0
+        )
+        points = sampled[name]
+        errors = [[value - low for value, low, _ in points], [high - value for value, _, high in points]]
+        axes.errorbar(
+            temperatures,
+            [value for value, _, _ in points],
+            yerr=errors,
+            fmt="o",
+            markersize=3,
+            color=COLOURS[1],
+            linewidth=1,
+            label="sampled, one seed, 95 %",
+        )
+        axes.set_xlabel("temperature")
+        axes.set_ylabel(name)
+        axes.set_ylim(-0.02, 1.02)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower left")
+    return figure
