@@ -1,4 +1,4 @@
-"""python experiments/temperature/plot.py outputs/sweeps/… : the table and the picture of this study, beside this file."""
+"""python experiments/temperature/plot.py outputs/sweeps/… : the table and picture of this study, beside this file."""
 
 import csv
 import sys

@@ -14,8 +14,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from grammarlab.config import EvaluationConfig, GenerationConfig
 from grammarlab.evaluation import (
@@ -124,14 +125,39 @@ class Checkpoints(Callback):
         self._best_loss = loss
 
 
-class ProgressBar(RichProgressBar):
-    """Shows the loss beside the bar."""
+class ProgressBar(Callback):
+    """The steps of the whole run, with the loss beside them. Lightning's own bar shows one epoch at a time."""
 
-    def get_metrics(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
-        assert isinstance(pl_module, DecoderTask)
-        return {} if pl_module.last_loss is None else {"loss": f"{pl_module.last_loss:.4f}"}
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"),
+            transient=True,  # the table at the end says more
+        )
+        self._task = self._bar.add_task("train", loss="")
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._bar.update(self._task, total=trainer.max_steps, completed=trainer.global_step)
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % 10 == 0:
+            assert isinstance(pl_module, DecoderTask)
+            loss = "" if pl_module.last_loss is None else f"loss {pl_module.last_loss:.4f}"
+            self._bar.update(self._task, completed=trainer.global_step, loss=loss)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._bar.stop()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._bar.stop()
 
 
 class Interrupted(BaseException):

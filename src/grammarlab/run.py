@@ -107,7 +107,7 @@ def train(
             )
             callbacks: list[Callback] = [measure, *([checkpoints] if checkpoints else []), stop]
             if progress_bar and config.trainer.enable_progress_bar:
-                callbacks.insert(0, ProgressBar(refresh_rate=20))
+                callbacks.insert(0, ProgressBar())
             loggers = [logger for logger in (metrics_file, wandb_logger) if logger is not None]
             trainer = build_trainer(config, folder, loggers, callbacks, max_steps=_max_steps(config, parts))
             if config.checkpoint is None:
@@ -165,7 +165,7 @@ def build_trainer(
         num_sanity_val_steps=0,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        enable_progress_bar=False,
         use_distributed_sampler=False,
         profiler=_NoProfiler(),
         default_root_dir=folder,

@@ -1,0 +1,92 @@
+"""Every command of the README runs; every file that it points to is there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SMALL, Ended
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINES = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.strip().splitlines()]
+PYTHON = [line for line in LINES if line.startswith("python src/")]
+Command = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run and a sweep in it, made once."""
+    return tmp_path_factory.mktemp("readme")
+
+
+def arguments_of(line: str, run: str, sweep: str) -> tuple[str, list[str]]:
+    words = shlex.split(line.replace("outputs/runs/RUN", run).replace("outputs/sweeps/SWEEP", sweep))
+    return Path(words[1]).stem, words[2:]
+
+
+@pytest.mark.parametrize("line", PYTHON)
+def test_every_python_command_runs(command: Command, trained: Path, line: str) -> None:
+    here = Path.cwd()
+    run, sweep = trained / "run", trained / "sweep"
+    if not run.exists():
+        assert command("train", *SMALL, f"hydra.run.dir={run}").status == 0
+        assert command("train", "-m", *SMALL, "model.causal=true,false", f"hydra.sweep.dir={sweep}").status == 0
+    if "my.grammar" in line:
+        (making,) = [line for line in LINES if line.startswith("printf")]
+        subprocess.run(making, shell=True, check=True, cwd=here)
+    name, arguments = arguments_of(line, str(run), str(sweep))
+    if name == "train" and "--cfg" not in arguments and not any(a.startswith("checkpoint=") for a in arguments):
+        # The same command on less data; what the README says comes last, and wins.
+        small = [option for option in SMALL if not any(a.split("=")[0] == option.split("=")[0] for a in arguments)]
+        steps = ["trainer.max_steps=60", "trainer.val_check_interval=60"] if "warmup" in line else []
+        flags = [a for a in arguments if a == "-m"]
+        arguments = [*flags, *small, *steps, *(a for a in arguments if a not in flags)]
+    if name == "benchmark":
+        arguments += ["repeats=2", "steps=3"]
+    ended = command(name, *arguments)
+    assert ended.status == 0, ended.err
+    assert ended.out
+
+
+def test_there_are_commands_to_run() -> None:
+    assert len(PYTHON) >= 15
+
+
+def test_the_python_example_says_what_it_gives() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "2.0794" in done.stdout
+
+
+@pytest.mark.parametrize("target", re.findall(r"make (\w+)", "\n".join(LINES)))
+def test_every_make_target_is_there(target: str) -> None:
+    shown = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {"train": "src/train.py", "test": "pytest", "check": "mypy", "setup": ""}[target] in shown
+
+
+def test_the_makefile_installs_as_the_readme_says() -> None:
+    (line,) = [line for line in LINES if "pip install" in line]
+    assert line.split("install", 1)[1].strip() in (ROOT / "Makefile").read_text()
+
+
+def test_every_link_leads_to_a_file() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_measure_of_a_run_is_explained(command: Command) -> None:
+    ended = command("train", *SMALL, "data.holdout=0.25")
+    header = (Path(ended.last_line) / "metrics.csv").read_text().splitlines()[0].split(",")
+    for name in header:
+        last = re.sub(r"_(low|high)$", "", name.split("/")[-1])
+        assert last in README, name
