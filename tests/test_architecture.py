@@ -13,6 +13,7 @@ FLOOR = {
     "config": 0,
     "cache": 0,
     "figures": 0,
+    "streams": 0,
     "vocabulary": 1,
     "model": 1,
     "record": 1,
@@ -29,7 +30,16 @@ FLOOR = {
     "benchmark": 7,
     "cli": 8,
 }
-ABOVE_TORCH = {"language", "config", "figures", "vocabulary", "record", "sweep", "cli"}  # those that must not need it
+ABOVE_TORCH = {
+    "language",
+    "config",
+    "figures",
+    "streams",
+    "vocabulary",
+    "record",
+    "sweep",
+    "cli",
+}  # those that must not need it
 KNOWS_HYDRA = {"cli"}
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
@@ -21,20 +20,11 @@ from torch import Tensor
 
 from grammarlab.config import ConfigError, DataConfig
 from grammarlab.language import Language, NotEnumerableError, Sentence
+from grammarlab.streams import Stream, stream
 from grammarlab.vocabulary import Vocabulary
 
 # Steps that make an epoch where every step draws fresh sentences.
 FRESH_EPOCH = 1_000
-
-
-class Stream(IntEnum):
-    """What a random stream is for."""
-
-    train = 0
-    order = 1
-    validation = 2
-    test = 3
-    fresh = 4
 
 
 class ScoredBatch(NamedTuple):
@@ -42,10 +32,6 @@ class ScoredBatch(NamedTuple):
 
     rows: Tensor  # (B, L + 2)
     log_probs: Tensor  # (B,) float64
-
-
-def stream(seed: int, purpose: Stream, *numbers: int) -> np.random.Generator:
-    return np.random.default_rng([seed, purpose, *numbers])
 
 
 class Holdout:

@@ -22,6 +22,7 @@ from torchmetrics import Metric
 from grammarlab.generation import generate, next_token_log_probs
 from grammarlab.language import Language, NotEnumerableError, Sentence
 from grammarlab.model import Decoder
+from grammarlab.streams import Stream, stream
 from grammarlab.vocabulary import Vocabulary
 
 _Z95 = NormalDist().inv_cdf(0.975)
@@ -109,7 +110,7 @@ class Truth:
             self.log_probs = self.weights.log()
         except NotEnumerableError:
             self.exact = False
-            self.sentences = language.sample(samples, np.random.default_rng([seed, samples]))
+            self.sentences = language.sample(samples, stream(seed, Stream.truth))
             self.weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
             self.log_probs = torch.from_numpy(language.log_prob(self.sentences))
         self.rows = torch.from_numpy(vocabulary.encode(self.sentences))

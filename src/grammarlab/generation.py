@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from grammarlab.model import Decoder
+from grammarlab.streams import Stream, stream
 
 _BLOCK = 256  # rows that share one random stream
 
@@ -46,7 +47,7 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
 def row_uniforms(seed: int, rows: range, positions: int) -> Tensor:
     """(len(rows), positions) numbers in [0, 1), each fixed by seed, row and position."""
     first, last = rows.start // _BLOCK, (max(rows.stop, 1) - 1) // _BLOCK
-    blocks = [np.random.default_rng([seed, block]).random((positions, _BLOCK)).T for block in range(first, last + 1)]
+    blocks = [stream(seed, Stream.generation, block).random((positions, _BLOCK)).T for block in range(first, last + 1)]
     offset = first * _BLOCK
     return torch.from_numpy(np.concatenate(blocks)[rows.start - offset : rows.stop - offset].copy())
 
