@@ -86,7 +86,7 @@ def temperature_curves(
     """A panel for each measure against the temperature.
 
     `exact`: for each temperature the values of all seeds, drawn as mean and range. `sampled`: value and the ends of its
-    interval at each temperature, for one seed.
+    interval at each temperature, for the first seed, whose own exact curve is drawn beside it.
     """
     figure = new_figure(4.2 * len(exact), 3.2)
     panels = figure.subplots(1, len(exact), squeeze=False)
@@ -96,6 +96,7 @@ def temperature_curves(
         axes.fill_between(
             temperatures, [min(s) for s in values], [max(s) for s in values], color=COLOURS[0], alpha=0.2, linewidth=0
         )
+        axes.plot(temperatures, [s[0] for s in values], color=COLOURS[1], linewidth=0.8, label="exact, first seed")
         points = sampled[name]
         errors = [[value - low for value, low, _ in points], [high - value for value, _, high in points]]
         axes.errorbar(
@@ -106,7 +107,7 @@ def temperature_curves(
             markersize=3,
             color=COLOURS[1],
             linewidth=1,
-            label="sampled, one seed, 95 %",
+            label="sampled, first seed, 95 %",
         )
         axes.set_xlabel("temperature")
         axes.set_ylabel(name)
