@@ -31,6 +31,16 @@ _Z95 = NormalDist().inv_cdf(0.975)
 # ---- the loss on a set of sentences, and the language's own --------------------------------------------------------
 
 
+def inputs_and_targets(rows: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
+    """(B, T + 1) rows to (B, T) inputs and targets. The end token is predicted and never an input.
+
+    So a sentence is the same to the model whatever longer ones are in its batch: one that is not causal would see the
+    end token of the shorter ones.
+    """
+    targets = rows[:, 1:]
+    return rows[:, :-1].masked_fill(targets == pad_id, pad_id), targets
+
+
 def sentence_losses(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
     """(B, T, V) logits and (B, T) targets to each sentence's (B,) −log q and number of predicted tokens."""
     log_probs = torch.log_softmax(logits.double(), dim=-1)

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from grammarlab.config import OptimizerConfig, OptimizerName, Schedule
-from grammarlab.evaluation import ExcessLoss, sentence_losses
+from grammarlab.evaluation import ExcessLoss, inputs_and_targets, sentence_losses
 from grammarlab.model import Decoder
 
 TRAIN_MEASURES = ("train/loss", "train/gradient_norm", "train/learning_rate", "train/tokens_per_second")
@@ -95,8 +95,8 @@ class DecoderTask(pl.LightningModule):
     # ---- training ----
 
     def training_step(self, rows: Tensor, batch_index: int) -> Tensor:
-        targets = rows[:, 1:]
-        logits = self.model(rows[:, :-1])
+        inputs, targets = inputs_and_targets(rows, self.model.pad_id)
+        logits = self.model(inputs)
         # Every row predicts at least its end, so there is always a target.
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=self.model.pad_id)
         tokens = (targets != self.model.pad_id).sum()
@@ -191,7 +191,8 @@ class DecoderTask(pl.LightningModule):
 
     def _score(self, metric: ExcessLoss, batch: tuple[Tensor, Tensor]) -> None:
         rows, log_probs = batch
-        losses, tokens = sentence_losses(self.model(rows[:, :-1]), rows[:, 1:], self.model.pad_id)
+        inputs, targets = inputs_and_targets(rows, self.model.pad_id)
+        losses, tokens = sentence_losses(self.model(inputs), targets, self.model.pad_id)
         metric.update(losses, -log_probs, tokens)
 
     def _report(self, stage: str, metric: ExcessLoss) -> None:
