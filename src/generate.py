@@ -4,6 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from grammarlab import cli
+from grammarlab.config import GenerateConfig
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="generate")
@@ -12,4 +13,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    cli.start(main)
+    cli.start(main, GenerateConfig)

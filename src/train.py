@@ -4,6 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from grammarlab import cli
+from grammarlab.config import TrainConfig
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -12,4 +13,4 @@ def main(config: DictConfig) -> object:
 
 
 if __name__ == "__main__":
-    cli.start(main)
+    cli.start(main, TrainConfig)

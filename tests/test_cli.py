@@ -112,6 +112,7 @@ REFUSED = [
     (["language.start=T"], "language=captions: start symbol 'T' has no rule; the grammar defines Caption"),
     (["language.grammar='S -> \"a\" [0.5]'", "language.start=S"], "sum to 0.5"),
     (["checkpoint=nowhere"], "checkpoint=nowhere: no such file"),
+    (["seed", "2"], "cannot read 'seed': options are written name=value, without blanks around the ="),
     (["name=(("], "cannot read 'name=((': a value with special characters needs quotes"),
 ]
 
@@ -206,8 +207,11 @@ def test_a_sweep_runs_every_job_lists_the_failed_and_exits_with_one(command: Com
     assert re.fullmatch(r"outputs/sweeps/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", str(folder))
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == list("012345")
     assert [results(folder / job)["status"] for job in "012345"] == ["finished"] * 2 + ["failed"] * 2 + ["finished"] * 2
-    for job in "23":
-        assert f"failed {job}: ConfigError: model.heads=5: must divide model.width=32 evenly" in ended.out
+    for job, seed in (("2", 1), ("3", 2)):
+        said = (
+            f"failed {job} (model.heads=5 seed={seed}): ConfigError: model.heads=5: must divide model.width=32 evenly"
+        )
+        assert said in ended.out
         assert "Traceback" in (folder / job / "error.txt").read_text()
 
 
@@ -230,7 +234,7 @@ def test_each_job_of_a_sweep_equals_the_same_run_alone(command: Command) -> None
 def test_two_jobs_of_one_config_do_not_collide(command: Command) -> None:
     ended = command("train", "-m", *SMALL, "seed=1,1")
     assert ended.status == 0
-    assert "1 runs repeat a seed" in ended.out
+    assert "1 of 2 runs repeat a seed" in ended.out
     assert [results(Path(ended.last_line) / job)["status"] for job in "01"] == ["finished"] * 2
 
 
@@ -253,6 +257,9 @@ def test_compare_writes_the_table_and_the_picture(command: Command) -> None:
         (["nowhere"], "nowhere: no such folder"),
         (["."], ".: holds no run (a run has a results.json)"),
         ([".", "measure=x"], "measure=x: Key 'measure' not in 'CompareConfig'; options are: measures, into"),
+        ([".", "measures=x"], "measures=x: must be a list, written [a,b]; options are: measures, into"),
+        ([".", ".."], "into: must be given with several folders: into=FOLDER is where the table is written"),
+        ([], "compare.py: name at least one folder, as in: python src/compare.py outputs/sweeps/…"),
     ],
 )
 def test_compare_says_what_is_wrong(command: Command, arguments: list[str], message: str) -> None:
@@ -306,7 +313,7 @@ def test_a_signal_stops_the_rest_of_a_sweep_with_its_status(tmp_path: Path) -> N
     assert process.returncode == 143
     assert results(tmp_path / "sweep/0")["status"] == "interrupted"
     assert not (tmp_path / "sweep/1").exists()
-    assert "interrupted 0: SIGTERM" in out
+    assert "interrupted 0 (seed=1): SIGTERM" in out
 
 
 def test_joblib_gives_the_same_numbers_and_reports_the_failed(command: Command, tmp_path: Path) -> None:

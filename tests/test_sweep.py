@@ -62,7 +62,7 @@ def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
     comparison = sweep.compare(sweep.load([tmp_path]))
     (setting,) = comparison.settings
     assert setting.measures["truth/kl"].values == (1.0, 2.0)
-    assert comparison.notes == ["all runs: 1 runs repeat a seed and are not counted again"]
+    assert comparison.notes == ["all runs: 1 of 3 runs repeat a seed: counted once"]
 
 
 def test_jobs_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:

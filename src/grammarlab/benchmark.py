@@ -17,9 +17,9 @@ import torch.nn.functional as F
 import yaml
 from lightning.pytorch.callbacks import Callback
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from grammarlab import report
 from grammarlab.callbacks import StopOnSignal
 from grammarlab.config import BenchmarkConfig, LanguageConfig, TrainConfig
 from grammarlab.data import FreshBatches, ShuffledBatches
@@ -48,7 +48,6 @@ def run(config: BenchmarkConfig) -> Path:
         "cases": cases,
     }
     (folder / "benchmark.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    console = Console()
     caption = f"{config.repeats} blocks of {config.steps} steps, taken in turn, {config.torch_threads} thread(s)"
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     for heading in ("case", "ratio (median)", "least", "most", "equal"):
@@ -56,8 +55,8 @@ def run(config: BenchmarkConfig) -> Path:
     for case in cases:
         low, high = case["spread"]
         table.add_row(case["case"], f"{case['ratio']:.3f}", f"{low:.3f}", f"{high:.3f}", str(case["equal"]).lower())
-    console.print(table)
-    console.print(str(folder), highlight=False, soft_wrap=True)
+    report.show(table)
+    print(folder)
     return folder
 
 

@@ -6,13 +6,11 @@ imported by what runs.
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import gc
+import io
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -22,25 +20,25 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grammarlab.config import BenchmarkConfig, CompareConfig, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
+from grammarlab.options import one_line, reason, to_config
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from grammarlab.sweep import Comparison
 
-T = TypeVar("T")
 
 # The options in which a run may differ from the one that it goes on from: they change how it is run and watched, not
 # what is trained.
@@ -95,15 +93,21 @@ class SweepWatch(Callback):
         SweepWatch.swept = self._swept
 
 
-def start(main: Callable[[], Any]) -> None:
-    """Run a Hydra main: one line for what the user got wrong, the report of a sweep, an exit status that is right."""
+def start(main: Callable[[], Any], schema: type) -> None:
+    """Run a Hydra main: one line for what the user got wrong, the report of a sweep, an exit status that is right.
+
+    `schema`: the dataclass of its options, among which a misspelt one is looked for.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode gets `?`, not a traceback
     os.environ.setdefault("GRAMMARLAB_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", ""))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that the errors come here and not to Hydra's own printer
     signal.signal(signal.SIGTERM, _terminate)
     SweepWatch.folder = None
     status = 0
     try:
-        with _errors_said():
+        with _errors_said(schema):
             main()
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
@@ -111,99 +115,38 @@ def start(main: Callable[[], Any]) -> None:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     unfinished = _report_sweep()
     status = status or unfinished
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _reader_gone()
     sys.exit(status)
 
 
 @contextmanager
-def _errors_said() -> Iterator[None]:
+def _errors_said(schema: type) -> Iterator[None]:
     """Turn an error into what is said of it and an exit status, before Hydra says it in many lines."""
     try:
         yield
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         if os.environ.get("GRAMMARLAB_TRACEBACK"):
             traceback.print_exc()
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(f"error: {one_line(error, schema)}", file=sys.stderr)
         raise SystemExit(1) from None
+    except BrokenPipeError:
+        raise SystemExit(_reader_gone()) from None
     except Exception:
         traceback.print_exc()
         raise SystemExit(1) from None
 
 
+def _reader_gone() -> int:
+    """`… | head` has read enough: no more is written, and Python has nothing to complain about at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
 def _terminate(signum: int, frame: Any) -> None:
     raise SystemExit(128 + signum)
-
-
-def one_line(error: BaseException) -> str:
-    """An error of Hydra's or OmegaConf's as one line that names the option, the value and what is allowed."""
-    text = " ".join(str(error).split())
-    if isinstance(error, OverrideParseException):
-        return (
-            f"cannot read {error.override!r}: a value with special characters needs quotes of its own inside those of "
-            "the shell, as in \"prompt='a (b)'\""
-        )
-    if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        return f"{group}={choice}: no such choice; there are {', '.join(error.options)}"
-    if match := re.match(r"Ambiguous value for argument '([^=]*)=(.*?)'", text):
-        option, values = match.groups()
-        return f"{option}={values}: to sweep over several values add -m; a list is written {option}=[{values}]"
-    if match := re.match(r"Could not override '(.*?)'", text):
-        return _unknown(match[1])
-
-    cause = error
-    while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
-        cause = cause.__cause__
-    if isinstance(cause, MissingMandatoryValue):
-        return f"{cause.full_key}: must be given, as {cause.full_key}=…"
-    if isinstance(cause, OmegaConfBaseException) and cause is not error:
-        reason = str(cause.msg or cause).splitlines()[0]
-        for ending, rule in _TYPE_RULES.items():
-            if ending in reason:
-                reason = rule
-        return f"{text.removeprefix('Error merging override ')}: {reason}"
-    return text
-
-
-_TYPE_RULES = {
-    "is not a valid bool": "must be true or false",
-    "could not be converted to Integer": "must be a whole number",
-    "could not be converted to Float": "must be a number",
-}
-
-
-def _unknown(option: str) -> str:
-    near = difflib.get_close_matches(option, _option_names(TrainConfig), n=1)
-    return f"{option}: no such option" + (f"; did you mean {near[0]}?" if near else "")
-
-
-def _option_names(schema: type, prefix: str = "") -> list[str]:
-    names: list[str] = []
-    hints = get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        inner = hints[field.name]
-        names.append(prefix + field.name)
-        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
-            names += _option_names(inner, f"{prefix}{field.name}.")
-    return names
-
-
-def to_config(config: DictConfig, schema: type[T]) -> T:
-    """The typed configuration, checked by its dataclasses. Raises `ConfigError`."""
-    known = set(_option_names(schema))
-    for option in _keys(config):
-        if option not in known:  # `+model.casual=false` gets past Hydra's own check
-            raise ConfigError(_unknown(option))
-    converted = OmegaConf.to_object(config)
-    assert isinstance(converted, schema)
-    return converted
-
-
-def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in config:
-        yield f"{prefix}{key!s}"
-        if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
-            yield from _keys(config[key], f"{prefix}{key!s}.")
 
 
 @contextmanager
@@ -228,7 +171,7 @@ def train_job(config: DictConfig) -> float | None:
     with heavy_imports():
         from rich.console import Console
 
-        from grammarlab import record, report, run
+        from grammarlab import parts, record, report, run
         from grammarlab.callbacks import Interrupted
 
     console = Console()
@@ -245,6 +188,7 @@ def train_job(config: DictConfig) -> float | None:
         train_config = to_config(config, TrainConfig)
         if train_config.checkpoint is not None:
             train_config = _resumed(config, train_config.checkpoint, overrides)
+        train_config = parts.with_grammar_inline(train_config)
         metrics = run.train(
             train_config,
             folder,
@@ -260,19 +204,21 @@ def train_job(config: DictConfig) -> float | None:
         if not sweeping:
             if isinstance(error, (ConfigError, OmegaConfBaseException)) and not (folder / "results.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)  # nothing was begun: leave nothing behind
-            with _errors_said():
+            with _errors_said(TrainConfig):
                 raise
-        record.record_failure(folder, error)
-        console.print(f"job {hydra.job.num}: [bold red]failed[/]: {one_line(error)}", highlight=False, soft_wrap=True)
+        record.record_failure(folder, error, " ".join(differing) or folder.name)
+        console.print(
+            f"job {hydra.job.num}: [bold red]failed[/]: {one_line(error, TrainConfig)}", highlight=False, soft_wrap=True
+        )
         return math.nan
-    language = train_config.language.name
-    title = f"{language}, {train_config.trainer.max_steps} steps, seed {train_config.seed}"
+    title = f"{train_config.language.name}, {train_config.trainer.max_steps} steps, seed {train_config.seed}"
+    title += "".join(f"\n{override}" for override in overrides if "file" not in override and "seed" not in override)
     if train_config.trainer.fast_dev_run:
-        console.print("a dev run: every part ran once, no result was kept")
+        console.print("a dev run: every part ran once; its folder holds no result")
     elif sweeping:
         console.print(f"job {hydra.job.num}: {report.one_line(metrics)}", highlight=False, soft_wrap=True)
     else:
-        console.print(report.summary(metrics, train_config.generation.temperatures, title))
+        report.show(report.summary(metrics, train_config.generation.temperatures, title))
     console.print(str(shown), highlight=False, soft_wrap=True)
     return metrics.get("truth/kl")
 
@@ -307,18 +253,19 @@ def _report_sweep() -> int:
     with heavy_imports():
         from rich.console import Console
 
-        from grammarlab import sweep
+        from grammarlab import report, sweep
 
     console = Console()
     try:
         runs = sweep.load([folder])
-    except ValueError:  # no job began, and the error was said
+    except ValueError:  # no job began, and what was wrong is said
         (folder / "multirun.yaml").unlink(missing_ok=True)
-        folder.rmdir()
+        if not any(folder.iterdir()):
+            folder.rmdir()
         return 1
     comparison = sweep.compare(runs)
     if comparison.settings:
-        console.print(sweep.table(comparison))
+        report.show(sweep.table(comparison))
     _print_unfinished(console, comparison)
     console.print(str(_relative(folder)), highlight=False, soft_wrap=True)
     return int(any(run.status != "dev" for run in comparison.unfinished))
@@ -329,7 +276,9 @@ def _print_unfinished(console: Console, comparison: Comparison) -> None:
         console.print(f"[yellow]note[/]: {note}", highlight=False, soft_wrap=True)
     for run in comparison.unfinished:
         reason = next(iter((run.error or "no result kept").splitlines()))
-        console.print(f"[bold red]{run.status}[/] {run.folder.name}: {reason}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[bold red]{run.status}[/] {run.folder.name} ({run.name}): {reason}", highlight=False, soft_wrap=True
+        )
 
 
 def _relative(folder: Path) -> Path:
@@ -342,30 +291,28 @@ def _relative(folder: Path) -> Path:
 # ---- the other commands --------------------------------------------------------------------------------------------
 
 
-@_errors_said()
+@_errors_said(EvaluateConfig)
 def evaluate_job(config: DictConfig) -> None:
     options = to_config(config, EvaluateConfig)
     with heavy_imports():
-        from rich.console import Console
-
         from grammarlab import report, run
     trained, metrics = run.evaluate(options)
     if options.json:
         print(json.dumps(metrics))
         return
     title = f"{options.checkpoint}: {trained.language.name}, seed {trained.seed}"
-    Console().print(report.summary(metrics, trained.generation.temperatures, title))
+    report.show(report.summary(metrics, trained.generation.temperatures, title))
 
 
-@_errors_said()
+@_errors_said(GenerateConfig)
 def generate_job(config: DictConfig) -> None:
     options = to_config(config, GenerateConfig)
     with heavy_imports():
         from rich.console import Console
         from rich.table import Table
 
-        from grammarlab import run
-    pairs = run.generate(options)
+        from grammarlab import report, run
+    pairs = list(run.generate(options))
     if options.json:
         for prompt, sample in pairs:
             line = {
@@ -382,24 +329,31 @@ def generate_job(config: DictConfig) -> None:
     from rich import box
 
     table = Table(box=box.SIMPLE_HEAD, caption="log-probabilities in nats", caption_justify="left")
-    for heading in ("sentence", "valid", "log p language", "log q model"):
+    several = len({prompt for prompt, _ in pairs}) > 1
+    for heading in (*(["prompt"] if several else []), "sentence", "valid", "log p language", "log q model"):
         table.add_column(heading, justify="right" if heading.startswith("log") else "left")
     samples = [sample for _, sample in pairs]
-    for sample in samples:
+    for prompt, sample in pairs:
         table.add_row(
+            *([prompt] if several else []),
             sample.text + ("" if sample.ended else " …"),
             "yes" if sample.valid else "no",
             f"{sample.log_prob_language:.4f}" if sample.valid else "−∞",
             f"{sample.log_prob_model:.4f}",
         )
     console = Console()
-    console.print(table)
+    report.show(table)
     valid = sum(sample.valid for sample in samples)
     distinct = len({sample.words for sample in samples})
-    console.print(f"{valid} of {len(samples)} valid, {distinct} distinct", highlight=False)
+    unfinished = sum(not sample.ended for sample in samples)
+    console.print(
+        f"{valid} of {len(samples)} valid, {distinct} distinct"
+        + (f", {unfinished} not finished" if unfinished else ""),
+        highlight=False,
+    )
 
 
-@_errors_said()
+@_errors_said(BenchmarkConfig)
 def benchmark_job(config: DictConfig) -> None:
     options = to_config(config, BenchmarkConfig)
     with heavy_imports():
@@ -409,7 +363,7 @@ def benchmark_job(config: DictConfig) -> None:
 
 def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     """Folders stand alone, options as `name=value`: no option of a folder's name needs Hydra's grammar."""
-    if not arguments or {"-h", "--help"} & set(arguments):
+    if {"-h", "--help"} & set(arguments):
         print((usage or "").strip())
         return
     paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
@@ -417,15 +371,17 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(CompareConfig), OmegaConf.from_dotlist(options))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{' '.join(options)}: {str(error).splitlines()[0]}; options are: measures, into") from None
+        raise ConfigError(f"{' '.join(options)}: {reason(error)}; options are: measures, into") from None
     assert isinstance(merged, DictConfig)
     config = to_config(merged, CompareConfig)
     if not paths:
         raise ConfigError("compare.py: name at least one folder, as in: python src/compare.py outputs/sweeps/…")
+    if len(paths) > 1 and config.into is None:
+        raise ConfigError("into: must be given with several folders: into=FOLDER is where the table is written")
     with heavy_imports():
         from rich.console import Console
 
-        from grammarlab import sweep
+        from grammarlab import report, sweep
     try:
         comparison = sweep.compare(sweep.load([Path(path) for path in paths]))
     except ValueError as error:
@@ -440,7 +396,7 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     folder = Path(config.into or paths[0])
     if comparison.settings:
         folder.mkdir(parents=True, exist_ok=True)
-        console.print(sweep.table(comparison, measures))
+        report.show(sweep.table(comparison, measures))
         sweep.write_csv(comparison, folder / "compare.csv")
         sweep.figure(comparison, measures).savefig(folder / "compare.png")
     _print_unfinished(console, comparison)

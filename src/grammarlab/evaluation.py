@@ -355,10 +355,11 @@ def measure_samples(samples: Sequence[Sample], *, language_size: int | None, dra
     groups = [samples[i : i + draws] for i in range(0, len(samples) - draws + 1, draws)]
     values = {
         "validity": (valid / len(samples), *wilson_interval(valid, len(samples))),
-        "distinct": _mean_interval([len({(s.words, s.ended) for s in group}) / draws for group in groups]),
+        "distinct": _mean_interval([len({(s.words, s.ended) for s in group}) / draws for group in groups], temperature),
     }
     if language_size is not None:
-        values["coverage"] = _mean_interval([len({s.words for s in g if s.valid}) / language_size for g in groups])
+        shares = [len({s.words for s in group if s.valid}) / language_size for group in groups]
+        values["coverage"] = _mean_interval(shares, temperature)
     return {
         measure_name("sampled", temperature, name + bound): value
         for name, triple in values.items()
@@ -373,7 +374,7 @@ def estimate_validity(samples: Sequence[Sample]) -> dict[str, float]:
     return {name: share, f"{name}_stderr": math.sqrt(share * (1 - share) / len(samples))}
 
 
-def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     """95 % interval of a proportion: Wilson, "Probable inference" (1927). It stays inside 0 … 1, also at both ends."""
     share, z2 = successes / n, _Z95**2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
@@ -383,7 +384,14 @@ def wilson_interval(successes: int, n: int) -> tuple[float, float]:
     return low, high
 
 
-def _mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+def _mean_interval(values: Sequence[float], temperature: float) -> tuple[float, float, float]:
+    """Mean of shares and its 95 % interval: normal, and Wilson's where all values happen to be equal.
+
+    Wilson's is then a safe one, since no share between 0 and 1 varies more than a yes or no of the same mean. Greedy
+    generation has no chance in it: its values are equal for certain.
+    """
     mean = math.fsum(values) / len(values)
+    if temperature > 0 and min(values) == max(values):
+        return mean, *wilson_interval(mean * len(values), len(values))
     half = _Z95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return mean, max(0.0, mean - half), min(1.0, mean + half)

@@ -55,7 +55,7 @@ def settings(labels: Sequence[str], measures: Mapping[str, Sequence[Point | None
     columns = min(3, len(measures)) or 1
     rows = -(-len(measures) // columns) or 1
     longest = max((len(label) for label in labels), default=0)
-    figure = new_figure(0.07 * longest + 2.6 * columns, rows * (0.9 + 0.3 * len(labels)))
+    figure = new_figure(0.07 * longest + 2.6 * columns, 0.3 + rows * (0.9 + 0.3 * len(labels)))
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in panels.flat[len(measures) :]:
         axes.set_visible(False)
@@ -75,6 +75,7 @@ def settings(labels: Sequence[str], measures: Mapping[str, Sequence[Point | None
         axes.locator_params(axis="x", nbins=4)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", alpha=0.3)
+    figure.supxlabel("dot: a seed; line and whisker: mean and 95 % interval", fontsize="small", color="#555555")
     return figure
 
 

@@ -20,7 +20,8 @@ from grammarlab.config import ConfigError
 class Record:
     """`results.json` and `config.yaml` of a run. It is claimed exclusively: no folder is shared by two runs."""
 
-    def __init__(self, folder: Path, config: dict[str, Any] | None) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any] | None, name: str) -> None:
+        self.name = name
         self.path = folder / "results.json"
         self.metrics: dict[str, float] = {}
         self.wandb_run: str | None = None
@@ -44,6 +45,7 @@ class Record:
 
     def write(self, status: str, error: str | None = None) -> None:
         content = {
+            "name": self.name,
             "status": status,
             **({"error": error} if error else {}),
             "metrics": self.metrics,
@@ -87,8 +89,8 @@ def commit() -> str | None:
     return head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")
 
 
-def record_failure(folder: Path, error: BaseException) -> None:
+def record_failure(folder: Path, error: BaseException, name: str) -> None:
     """Say in the folder of a job why it failed, unless the run has said so itself."""
     if not (folder / "results.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        Record(folder, None).fail(error)
+        Record(folder, None, name).fail(error)

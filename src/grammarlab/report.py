@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 
 from grammarlab.evaluation import measure_name
@@ -16,22 +17,33 @@ LEAKAGE = (
 )
 
 
+def show(renderable: RenderableType) -> None:
+    """Print at its full width: a narrow terminal wraps the lines, but no number is cut."""
+    console = Console()
+    needed = Measurement.get(console, console.options.update(max_width=10_000), renderable).maximum
+    Console(width=max(console.width, needed)).print(renderable)
+
+
 def summary(metrics: Mapping[str, float], temperatures: Sequence[float], title: str) -> RenderableType:
     """Loss and distances, then validity and coverage for each temperature; a line where the loss leaks."""
     distances = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    distances.add_column("")
     for heading, unit in (
         ("loss", "nats/token"),
         ("floor", "nats/token"),
         ("excess", "nats/token"),
-        ("KL", "nats/sentence"),
+        ("KL", "nats/sent."),
         ("total", "variation"),
         ("legal", "mass"),
     ):
         distances.add_column(f"{heading}\n{unit}", justify="right", no_wrap=True)
+    losses = ("loss", "floor", "excess_loss")
     distances.add_row(
-        *(_number(metrics, f"val/{name}") for name in ("loss", "floor", "excess_loss")),
+        "val",
+        *(_number(metrics, f"val/{name}") for name in losses),
         *(_number(metrics, f"truth/{name}") for name in ("kl", "total_variation", "legal_mass")),
     )
+    distances.add_row("test", *(_number(metrics, f"test/{name}") for name in losses))
 
     by_temperature = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     by_temperature.add_column("T", justify="right")
@@ -47,6 +59,9 @@ def summary(metrics: Mapping[str, float], temperatures: Sequence[float], title: 
         cells.append(_interval(metrics, measure_name("sampled", temperature, "distinct")))
         by_temperature.add_row(f"{temperature:g}", *cells)
     parts: list[RenderableType] = [distances, by_temperature]
+    if "truth/holdout_mass" in metrics:
+        model, share = metrics["truth/holdout_mass"], metrics["truth/holdout_share"]
+        parts.append(f"held-out sentences: {model:.5f} of the model's probability, {share:.5f} of the language's")
     if metrics.get("val/leakage"):
         parts.append(LEAKAGE)
     return Group(*parts)

@@ -77,7 +77,8 @@ def train(
     dev = config.trainer.fast_dev_run
     plain = config_to_dict(config)
     folder.mkdir(parents=True, exist_ok=True)
-    record = Record(folder, plain)
+    name = config.name or name or folder.name
+    record = Record(folder, plain, name)
     checkpoints = None if dev else Checkpoints(folder / "checkpoints", config.trainer.checkpoint_interval)
     stop = StopOnSignal(checkpoints)
     measure = _measure(config, parts)
@@ -91,7 +92,7 @@ def train(
                 config.logger,
                 {**plain, "folder": str(folder)},
                 measures=measures,
-                name=config.name or name or folder.name,
+                name=name,
                 group=config.group or group,
                 tags=config.tags,
                 enabled=not dev,
@@ -289,30 +290,31 @@ def generate(config: GenerateConfig) -> Iterator[tuple[str, Sample]]:
     parts = build_parts(trained)
     restore(parts.model, weights)
     if config.prompts_file is None:
-        prompts = [config.prompt]
+        prompts = {"prompt": config.prompt}
     else:
         try:
-            prompts = Path(config.prompts_file).read_text(encoding="utf-8").splitlines()
+            lines = Path(config.prompts_file).read_text(encoding="utf-8").splitlines()
+            prompts = {f"prompts_file={config.prompts_file} line {i}": p for i, p in enumerate(lines, 1) if p.strip()}
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "is not UTF-8 text"
             raise ConfigError(f"prompts_file={config.prompts_file}: {reason}") from None
     limit = trained.model.context - 1
-    for prompt in prompts:
+    for place, prompt in prompts.items():
         words = prompt.split()
         if len(words) > limit:
             raise ConfigError(
-                f"prompt={prompt!r}: has {len(words)} words; model.context={trained.model.context} holds the begin "
+                f"{place}={prompt!r}: has {len(words)} words; model.context={trained.model.context} holds the begin "
                 f"token and {limit}"
             )
         try:
             parts.vocabulary.word_ids(words)
         except ValueError as error:
-            raise ConfigError(f"prompt={prompt!r}: {error}") from None
+            raise ConfigError(f"{place}={prompt!r}: {error}") from None
     if config.cache and not trained.model.causal:
         raise ConfigError(
             "cache=true: the model was trained with model.causal=false, and only a causal one can use a cache"
         )
-    rows = [prompt for prompt in prompts for _ in range(config.samples)]
+    rows = [prompt for prompt in prompts.values() for _ in range(config.samples)]
     samples = draw_samples(
         parts.model,
         parts.language,

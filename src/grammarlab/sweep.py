@@ -40,6 +40,7 @@ class Run:
     """What a run's folder says."""
 
     folder: Path
+    name: str
     status: str
     error: str | None
     options: dict[str, Any]  # flat: `model.width`
@@ -73,7 +74,14 @@ def _load_run(folder: Path) -> Run:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         config_file = folder / "config.yaml"
         config = yaml.safe_load(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
-        return Run(folder, results["status"], results.get("error"), _flat(config), results["metrics"])
+        return Run(
+            folder,
+            results.get("name") or folder.name,
+            results["status"],
+            results.get("error"),
+            _flat(config),
+            results["metrics"],
+        )
     except (ValueError, KeyError, yaml.YAMLError) as error:
         raise ValueError(f"{folder}: results.json or config.yaml cannot be read ({type(error).__name__})") from None
 
@@ -146,12 +154,17 @@ def compare(runs: Sequence[Run]) -> Comparison:
         )
         settings.append(setting)
         if len(by_seed) < len(group):
-            notes.append(f"{setting.label}: {len(group) - len(by_seed)} runs repeat a seed and are not counted again")
+            notes.append(
+                f"{setting.label}: {len(group) - len(by_seed)} of {len(group)} runs repeat a seed: counted once"
+            )
     return Comparison(settings, [run for run in runs if not run.finished], notes)
 
 
 def _intervals(runs: Sequence[Run]) -> dict[str, Interval]:
-    names = dict.fromkeys(name for run in runs for name in run.metrics)
+    # The ends of a run's own interval are no measures: their mean over seeds says nothing.
+    names = dict.fromkeys(
+        name for run in runs for name in run.metrics if not name.endswith(("_low", "_high", "_stderr"))
+    )
     return {name: mean_interval([run.metrics[name] for run in runs if name in run.metrics]) for name in names}
 
 
@@ -181,14 +194,13 @@ def t_quantile(degrees: int) -> float:
 def table(comparison: Comparison, measures: Sequence[str] = MEASURES) -> Table:
     """For a terminal: a row per setting, mean ± half the 95 % interval."""
     shown = Table(box=box.SIMPLE_HEAD, caption="mean ± half of the 95 % interval over seeds", caption_justify="left")
-    for name in comparison.settings[0].options if comparison.settings else ():
-        shown.add_column(name.replace(".", ".\n"), overflow="fold")
-    shown.add_column("seeds", justify="right")
+    shown.add_column("setting", no_wrap=True)
+    shown.add_column("seeds", justify="right", no_wrap=True)
     for measure in measures:
         shown.add_column(measure.replace("/", "/\n"), justify="right", no_wrap=True)
     for setting in comparison.settings:
         shown.add_row(
-            *(_written(value) for value in setting.options.values()),
+            setting.label.replace(", ", "\n"),
             str(len(setting.seeds)),
             *(str(setting.measures.get(measure, "–")) for measure in measures),
         )

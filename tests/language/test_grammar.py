@@ -81,6 +81,10 @@ def test_an_empty_right_side_is_the_empty_sentence_and_no_word() -> None:
         assert grammar.terminals == ()
 
 
+def test_the_end_of_a_continued_line_parts_symbols() -> None:
+    assert read("S -> X\\\nY\\\n'c'\nX -> 'a'\nY -> 'b'")["S"] == {("<X>", "<Y>", "c"): 1.0}
+
+
 def test_thousandths_and_thirds_are_exact() -> None:
     assert read("S -> 'a' [1e-3] | 'b' [0.999]") == {"S": {("a",): 0.001, ("b",): 0.999}}
     assert read("S -> 'a' [1/3] | 'b' [2/3]") == {"S": {("a",): 1 / 3, ("b",): 2 / 3}}

@@ -10,7 +10,14 @@ import numpy as np
 
 from grammarlab.language.chart import Chart
 from grammarlab.language.grammar import Grammar, GrammarError, Nonterminal, Rule, Symbol
-from grammarlab.language.protocol import ENUMERATION_LIMIT, FloatArray, NotEnumerableError, Quantity, Sentence
+from grammarlab.language.protocol import (
+    ENUMERATION_LIMIT,
+    FloatArray,
+    NotEnumerableError,
+    Quantity,
+    Sentence,
+    as_sentence,
+)
 from grammarlab.language.table import SentenceTable
 
 # Sentences drawn where a sum over all of them is out of reach.
@@ -38,14 +45,14 @@ class PCFG:
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
         if self._small is not None:
             return self._small.log_prob(sentences)
-        probs = [Chart(self.grammar, tuple(s)).inside(self.grammar.start, 0, len(s)) for s in sentences]
+        probs = [Chart(self.grammar, as_sentence(s)).inside(self.grammar.start, 0, len(s)) for s in sentences]
         with np.errstate(divide="ignore"):
             return np.log(np.array(probs, dtype=np.float64))
 
     def next_token_probs(self, sentence: Sentence) -> FloatArray:
         if self._small is not None:
             return self._small.next_token_probs(sentence)
-        chart = Chart(self.grammar, tuple(sentence))
+        chart = Chart(self.grammar, as_sentence(sentence))
         mass = np.stack([chart.next_token_mass(length) for length in range(len(sentence) + 1)])
         total = mass.sum(axis=1, keepdims=True)
         return np.divide(mass, total, out=np.zeros_like(mass), where=total > 0)

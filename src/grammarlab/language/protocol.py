@@ -16,6 +16,13 @@ FloatArray = NDArray[np.float64]
 ENUMERATION_LIMIT = 100_000
 
 
+def as_sentence(words: Sequence[str]) -> Sentence:
+    """Raises `TypeError` for a string, whose letters would pass for words."""
+    if isinstance(words, str):
+        raise TypeError(f"{words!r}: a sentence is a tuple of words; split the string first")
+    return tuple(words)
+
+
 class NotEnumerableError(ValueError):
     """The language has more sentences than the caller allows to write out."""
 

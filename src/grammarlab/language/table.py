@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grammarlab.language.protocol import ENUMERATION_LIMIT, FloatArray, NotEnumerableError, Quantity, Sentence
+from grammarlab.language.protocol import (
+    ENUMERATION_LIMIT,
+    FloatArray,
+    NotEnumerableError,
+    Quantity,
+    Sentence,
+    as_sentence,
+)
 
 
 class SentenceTable:
@@ -47,14 +54,15 @@ class SentenceTable:
         return [self._sentences[index] for index in drawn]
 
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
-        probs = np.array([self._prob(tuple(sentence)) for sentence in sentences], dtype=np.float64)
+        probs = np.array([self._prob(as_sentence(sentence)) for sentence in sentences], dtype=np.float64)
         with np.errstate(divide="ignore"):
             return np.log(probs)
 
     def next_token_probs(self, sentence: Sentence) -> FloatArray:
+        sentence = as_sentence(sentence)
         rows = np.zeros((len(sentence) + 1, len(self.terminals) + 1))
         for length in range(len(sentence) + 1):
-            prefix = tuple(sentence[:length])
+            prefix = sentence[:length]
             for word in self._successors.get(prefix, ()):
                 rows[length, self._column[word]] = self._prefix_mass[(*prefix, word)]
             rows[length, -1] = self._prob(prefix)
