@@ -56,16 +56,20 @@ def test_there_are_commands_to_run() -> None:
     assert len(PYTHON) >= 15
 
 
-def test_the_python_example_says_what_it_gives() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+@pytest.mark.parametrize("example, printed", list(zip(EXAMPLES, ["2.0794", "True"], strict=True)))
+def test_the_python_examples_run(tmp_path: Path, example: str, printed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", example],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        check=True,
     )
-    assert "2.0794" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout
 
 
 @pytest.mark.parametrize("target", re.findall(r"make (\w+)", "\n".join(LINES)))

@@ -14,17 +14,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import yaml
 from lightning.pytorch.callbacks import Callback
 from rich import box
 from rich.table import Table
 
 from grammarlab import report
 from grammarlab.callbacks import StopOnSignal
-from grammarlab.config import BenchmarkConfig, LanguageConfig, TrainConfig
+from grammarlab.config import BenchmarkConfig, TrainConfig
 from grammarlab.data import FreshBatches, ShuffledBatches
-from grammarlab.language import library_folder
-from grammarlab.parts import Parts, build_parts
+from grammarlab.parts import Parts, build_parts, library_language
 from grammarlab.record import versions
 from grammarlab.run import build_trainer, quiet_libraries
 from grammarlab.task import TRAIN_MEASURES, DecoderTask
@@ -67,8 +65,7 @@ def step_cases(config: BenchmarkConfig) -> list[dict[str, Any]]:
     of `steps` steps. Both read the loss every `log_every_n_steps`. The weights that come out must be equal to
     the last bit.
     """
-    captions = yaml.safe_load((library_folder() / "captions.yaml").read_text(encoding="utf-8"))
-    settings = TrainConfig(language=LanguageConfig(**captions))
+    settings = TrainConfig(language=library_language("captions"))
     settings.trainer.max_steps = config.steps * (config.repeats + 1)  # a block to warm up
     settings.trainer.val_check_interval = settings.trainer.max_steps + 1  # training alone is timed
     peer = build_parts(settings)

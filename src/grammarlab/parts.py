@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from omegaconf import OmegaConf
 
 from grammarlab.config import ConfigError, LanguageConfig, ModelConfig, TrainConfig
 from grammarlab.data import LanguageData
 from grammarlab.evaluation import Truth
-from grammarlab.language import Language, from_text
+from grammarlab.language import Language, from_text, library_folder
 from grammarlab.model import Decoder
 from grammarlab.vocabulary import Vocabulary
 
@@ -30,6 +31,11 @@ def config_from_dict(plain: dict[str, Any]) -> TrainConfig:
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), plain))
     assert isinstance(config, TrainConfig)
     return config
+
+
+def library_language(name: str) -> LanguageConfig:
+    """A language of the library, for a configuration made in code."""
+    return LanguageConfig(**yaml.safe_load((library_folder() / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
 def with_grammar_inline(config: TrainConfig) -> TrainConfig:
