@@ -28,6 +28,19 @@ def results(folder: str | Path) -> dict[str, object]:
 # ---- one run -------------------------------------------------------------------------------------------------------
 
 
+def test_a_terminal_without_unicode_and_a_narrow_one_lose_no_number(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TRAIN), *SMALL],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "50"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(re.findall(r"\d\.\d{5}", done.stdout)) == 13
+    assert "…" not in done.stdout
+
+
 def test_a_run_prints_its_table_and_its_folder_last(command: Command) -> None:
     ended = command("train", *SMALL)
     assert (ended.status, ended.err) == (0, "")
@@ -81,6 +94,15 @@ def test_a_fixed_folder_is_not_used_twice(command: Command) -> None:
     assert again.status == 1
     assert "holds a run already" in again.err
     assert Path("mine/results.json").read_bytes() == before
+
+
+def test_a_folder_of_the_users_is_never_removed(command: Command) -> None:
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("kept")
+    for option in ("hydra.run.dir=mine", "hydra.run.dir=."):
+        assert command("train", *SMALL, option, "model.heads=5").status == 1
+    assert Path("mine/notes.txt").read_text() == "kept"
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["mine"]
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

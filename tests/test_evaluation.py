@@ -23,15 +23,15 @@ from grammarlab.evaluation import (
     compare_with_truth,
     draw_samples,
     estimate_validity,
-    measure_name,
-    measure_names,
     measure_samples,
     prefix_logits,
     sentence_losses,
     sequence_log_probs,
-    wilson_interval,
 )
+from grammarlab.generation import generate
+from grammarlab.intervals import wilson_interval
 from grammarlab.language import Language, Sentence, SentenceTable, load
+from grammarlab.measures import measure_name, measure_names
 from grammarlab.model import Decoder
 from grammarlab.vocabulary import Vocabulary
 
@@ -263,7 +263,8 @@ def test_a_sentence_that_the_model_rules_out_is_infinitely_far_but_no_more_than_
 
 def test_legal_mass_by_hand() -> None:
     # After "a" the other language puts 0.21/0.49 on "c", after "b" 0.01/0.17 on the end, after "b c"
-    # 0.06/0.16 on "b", after "c" 0.04/0.09 on "a"; all else can follow. P gets there with 0.55, 0.2, 0.2, 0.15.
+    # 0.06/0.16 on "b", after "c" 0.04/0.09 on "a", and nothing else that cannot follow. P gets there with
+    # 0.55, 0.2, 0.2 and 0.15.
     illegal = 0.55 * 21 / 49 + 0.2 * 1 / 17 + 0.2 * 6 / 16 + 0.15 * 4 / 9
     positions = 0.3 * 2 + 0.25 * 3 + 0.2 * 4 + 0.15 * 3 + 0.1 * 1
     measures = compare(Oracle(SentenceTable(WORDS, Q))).measures
@@ -614,6 +615,16 @@ def test_samples_go_on_from_their_prompts() -> None:
         draw_samples(decoder(), LANGUAGE, VOCABULARY, [("d",)], temperature=1.0, seed=1)
 
 
+def test_samples_are_what_is_generated_from_the_seed() -> None:
+    model = decoder(seed=12)
+    for seed in (1, 2):
+        options = {"temperature": 0.8, "seed": seed, "max_new_tokens": 3}
+        drawn = draw_samples(model, LANGUAGE, VOCABULARY, [()] * 31, **options)
+        rows = generate(model, [[VOCABULARY.begin_id]] * 31, end_id=VOCABULARY.end_id, **options).tolist()
+        assert [sample.words for sample in drawn] == [VOCABULARY.decode(row) for row in rows]
+        assert [sample.ended for sample in drawn] == [VOCABULARY.end_id in row for row in rows]
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("batch_size", [1, 3, 1_024])
 def test_sequence_log_probs_are_sums_over_the_prefixes(causal: bool, batch_size: int) -> None:
@@ -666,7 +677,7 @@ def test_about_95_of_100_intervals_hold_the_exact_value() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_exact_validity_lies_near_the_interval_of_the_sampled_one(causal: bool, temperature: float) -> None:
+def test_the_exact_validity_lies_near_the_sampled_interval(causal: bool, temperature: float) -> None:
     model = decoder(seed=15, causal=causal)
     measures = measure_samples(draw(model, 2_000, temperature), language_size=5, draws=20)
     low, high = (measures[measure_name("sampled", temperature, f"validity_{end}")] for end in ("low", "high"))

@@ -264,6 +264,13 @@ def test_the_batch_size_changes_no_row(batch_size: int, cache: bool) -> None:
     assert run(decoder(), seed=3, cache=cache, batch_size=batch_size) == together
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_batches_of_unequal_width_are_padded_to_one(batch_size: int) -> None:
+    together = generate(decoder(), PROMPTS, end_id=END, seed=3, max_new_tokens=2)
+    parts = generate(decoder(), PROMPTS, end_id=END, seed=3, max_new_tokens=2, batch_size=batch_size)
+    assert torch.equal(parts, together)
+
+
 def test_rows_beyond_one_block_of_numbers_do_not_depend_on_the_batch_size() -> None:
     model, prompts = decoder(), [[BEGIN]] * 600
     together = run(model, prompts, seed=3)

@@ -16,7 +16,7 @@ import yaml
 from conftest import captions, small_config
 
 from grammarlab import run
-from grammarlab.callbacks import Interrupted, StopOnSignal
+from grammarlab.callbacks import Interrupted, Measure, StopOnSignal
 from grammarlab.config import (
     ConfigError,
     DataConfig,
@@ -218,6 +218,54 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, train_size
     assert last.read_bytes() == kept  # resuming touches nothing of the old run
 
 
+def test_a_signal_during_validation_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run.train(with_dropout(), tmp_path / "whole", progress_bar=False)
+    original = Measure.on_validation_epoch_end
+
+    def interrupt(self: Measure, trainer: pl.Trainer, *arguments: Any) -> None:
+        original(self, trainer, *arguments)
+        if trainer.global_step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Measure, "on_validation_epoch_end", interrupt)
+    with pytest.raises(Interrupted):
+        run.train(with_dropout(), tmp_path / "part", progress_bar=False)
+    monkeypatch.undo()
+    last = tmp_path / "part/checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 3
+    resumed = run.train(with_dropout(checkpoint=str(last)), tmp_path / "rest", progress_bar=False)
+    assert repeated(resumed) == repeated(whole)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = StopOnSignal.on_train_batch_start
+
+    def interrupt(self: StopOnSignal, *arguments: Any) -> None:
+        original(self, *arguments)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("went on")
+
+    monkeypatch.setattr(StopOnSignal, "on_train_batch_start", interrupt)
+    with pytest.raises(Interrupted) as stopped:
+        run.train(small_config(), tmp_path / "run", progress_bar=False)
+    assert stopped.value.exit_status == 130
+    assert results(tmp_path / "run")["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 2}, {"model": ModelConfig(width=24, heads=3)}, {"data": DataConfig(train_size=25)}, {"torch_threads": 2}],
+)
+def test_going_on_never_changes_what_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run.train(small_config(), tmp_path / "a", progress_bar=False)
+    last = str(tmp_path / "a/checkpoints/last.ckpt")
+    with pytest.raises(ConfigError, match="the run of the checkpoint has"):
+        run.train(small_config(checkpoint=last, **changes), tmp_path / "b", progress_bar=False)
+    assert not (tmp_path / "b").exists()
+    torch.set_num_threads(1)
+
+
 def test_resuming_over_and_over_takes_no_step_too_many(tmp_path: Path) -> None:
     checkpoint = None
     for epochs in (1, 2, 3):
@@ -240,6 +288,7 @@ def test_resuming_at_the_limit_trains_nothing_and_says_so(tmp_path: Path) -> Non
     assert any("nothing to train" in note and "7" in note and "5" in note for note in said)
     assert metrics["truth/kl"] == results(tmp_path / "a")["metrics"]["truth/kl"]
     assert results(tmp_path / "b")["status"] == "finished"
+    assert (tmp_path / "b/checkpoints/last.ckpt").read_bytes() == last.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -374,6 +423,11 @@ def test_holdout_is_measured(tmp_path: Path) -> None:
     metrics = run.train(small_config(data=data), tmp_path / "run", progress_bar=False)
     assert metrics["truth/holdout_share"] == pytest.approx(2 / 8)
     assert 0 <= metrics["truth/holdout_mass"] <= 1
+    # Another seed draws other samples; the sentences that were held out stay those.
+    checkpoint = str(tmp_path / "run/checkpoints/last.ckpt")
+    again = run.evaluate(EvaluateConfig(checkpoint=checkpoint, seed=5))[1]
+    assert again["truth/holdout_mass"] == metrics["truth/holdout_mass"]
+    assert again["sampled/distinct"] != metrics["sampled/distinct"]
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed", "bf16-true"])

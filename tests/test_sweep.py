@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from grammarlab import sweep
+from grammarlab.intervals import t_quantile
 
 
 def write_run(folder: Path, *, status: str = "finished", seed: int = 1, kl: float = 0.0, **options: Any) -> None:
@@ -24,7 +25,7 @@ def test_t_quantiles_are_the_published_ones() -> None:
     # Fisher and Yates, Statistical Tables: two-sided 5 % points of Student's t.
     published = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 29: 2.045, 120: 1.980}
     for degrees, t in published.items():
-        assert sweep.t_quantile(degrees) == pytest.approx(t, abs=5e-4)
+        assert t_quantile(degrees) == pytest.approx(t, abs=5e-4)
 
 
 def test_the_interval_of_a_mean() -> None:

@@ -27,16 +27,15 @@ from grammarlab.config import (
     TrainerConfig,
 )
 from grammarlab.language import Sentence, from_text
+from grammarlab.measures import TRAIN, split_measures
 from grammarlab.model import Decoder
 from grammarlab.parts import Parts, build_parts
 from grammarlab.run import build_trainer, quiet_libraries
 from grammarlab.task import (
-    TRAIN_MEASURES,
     DecoderTask,
     DivergedError,
     learning_rate_factor,
     parameter_groups,
-    split_measures,
 )
 from grammarlab.vocabulary import Vocabulary
 
@@ -312,7 +311,7 @@ def test_a_fit_logs_the_mean_over_all_tokens_since_the_last_time(tmp_path: Path)
         total = math.fsum(loss for loss, _ in watch.losses[start:stop])
         tokens = sum(tokens for _, tokens in watch.losses[start:stop])
         logged = recorder.logged[stop]
-        assert set(logged) == set(TRAIN_MEASURES)
+        assert set(logged) == set(TRAIN)
         assert logged["train/loss"] == pytest.approx(total / tokens, abs=1e-12)
         assert logged["train/gradient_norm"] == pytest.approx(watch.norms[stop - 1], rel=1e-12)
         assert 0 < logged["train/tokens_per_second"] < math.inf
@@ -342,10 +341,11 @@ def test_weight_decay_shrinks_matrices_and_changes_nothing_else(tmp_path: Path) 
         assert not torch.equal(tensor, begin[name])
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
-def test_validation_is_a_sum_over_the_set_whatever_the_batches(tmp_path: Path, batch_size: int) -> None:
+def test_validation_is_a_sum_over_the_set(tmp_path: Path, batch_size: int, causal: bool) -> None:
     data = DataConfig(train_size=2, batch_size=batch_size, validation_size=53, test_size=31)
-    config = run_config(data=data)
+    config = run_config(data=data, model=ModelConfig(width=10, heads=5, context=7, causal=causal))
     parts = build_parts(config)
     task = DecoderTask(parts.model, config.optimizer, log_every_n_steps=1)
     with quiet_libraries():
@@ -364,6 +364,22 @@ def test_validation_is_a_sum_over_the_set_whatever_the_batches(tmp_path: Path, b
         assert measured[f"{stage}/floor"] == pytest.approx(floor, abs=1e-12)
         assert measured[f"{stage}/excess_loss"] == pytest.approx(loss - floor, abs=1e-12)
         assert set(split_measures(stage)) <= set(measured)
+
+
+def test_a_validation_remembers_nothing_of_the_one_before(tmp_path: Path) -> None:
+    config = run_config()
+    parts = build_parts(config)
+    task = DecoderTask(parts.model, config.optimizer, log_every_n_steps=1)
+    losses = []
+    with quiet_libraries():
+        trainer = build_trainer(config, tmp_path, [], [])
+        for shift in (0.0, 3.0, -3.0):
+            with torch.no_grad():
+                parts.model.head.bias[VOCABULARY.end_id] += shift
+            trainer.validate(task, datamodule=parts.data, verbose=False)
+            losses.append(float(trainer.callback_metrics["val/loss"]))
+    assert losses[1] > losses[0] + 0.1
+    assert losses[2] == pytest.approx(losses[0], abs=1e-12)
 
 
 @pytest.mark.parametrize(("log_every_n_steps", "step"), [(1, 1), (2, 2), (1_000, 3)])

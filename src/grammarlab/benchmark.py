@@ -19,20 +19,21 @@ from rich import box
 from rich.table import Table
 
 from grammarlab import report
-from grammarlab.callbacks import StopOnSignal
-from grammarlab.config import BenchmarkConfig, TrainConfig
+from grammarlab.callbacks import Checkpoints, Measure, StopOnSignal
+from grammarlab.config import BenchmarkConfig, BenchmarkName, TrainConfig
 from grammarlab.data import FreshBatches, ShuffledBatches
+from grammarlab.measures import TRAIN
 from grammarlab.parts import Parts, build_parts, library_language
 from grammarlab.record import versions
 from grammarlab.run import build_trainer, quiet_libraries
-from grammarlab.task import TRAIN_MEASURES, DecoderTask
+from grammarlab.task import DecoderTask
 from grammarlab.tracking import MetricsFile
 
 
 def run(config: BenchmarkConfig) -> Path:
     """Measure, print the table, write `benchmark.json` into a folder of its own and print that last."""
     torch.set_num_threads(config.torch_threads)
-    cases = step_cases(config)
+    cases = {BenchmarkName.step: step_cases}[config.benchmark](config)
     folder = Path("outputs/benchmarks") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True)
     content = {
@@ -61,6 +62,8 @@ def run(config: BenchmarkConfig) -> Path:
 def step_cases(config: BenchmarkConfig) -> list[dict[str, Any]]:
     """A training step of the default run against a bare torch loop on the same model, batches and optimizer.
 
+    With all that a run with logger=csv has, between its validations and checkpoints.
+
     The two take steps in turn, so that a busy machine slows both alike; the ratio is that of the sums over each block
     of `steps` steps. Both read the loss every `log_every_n_steps`. The weights that come out must be equal to
     the last bit.
@@ -73,8 +76,11 @@ def step_cases(config: BenchmarkConfig) -> list[dict[str, Any]]:
     task = DecoderTask(parts.model, settings.optimizer, log_every_n_steps=settings.trainer.log_every_n_steps)
     pairs = _StepPairs(_bare_loop(peer, settings))
     with quiet_libraries(), tempfile.TemporaryDirectory() as folder:
-        metrics = MetricsFile(Path(folder) / "metrics.csv", TRAIN_MEASURES)
-        build_trainer(settings, None, [metrics], [StopOnSignal(None), pairs]).fit(task, datamodule=parts.data)
+        metrics = MetricsFile(Path(folder) / "metrics.csv", TRAIN)
+        checkpoints = Checkpoints(Path(folder), settings.trainer.max_steps + 1)
+        measure = Measure(parts.truth, settings.evaluation, settings.generation, seed=settings.seed)
+        callbacks = [measure, checkpoints, StopOnSignal(checkpoints), pairs]
+        build_trainer(settings, None, [metrics], callbacks).fit(task, datamodule=parts.data)
         metrics.close()
     blocks = [
         (sum(pairs.ours[start : start + config.steps]), sum(pairs.peer[start : start + config.steps]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import threading
@@ -55,6 +56,14 @@ class Measure(Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, DecoderTask)
+        # As the trainer runs the model: under autocast q would else be another than the one whose loss is logged.
+        with trainer.precision_plugin.forward_context():
+            measures = self._measures(pl_module)
+        self.step = trainer.global_step
+        for name, value in measures.items():
+            pl_module.log(name, torch.tensor(value, dtype=torch.float64))
+
+    def _measures(self, pl_module: DecoderTask) -> dict[str, float]:
         generation, batch_size = self.generation, self.evaluation.batch_size
         self.comparison = compare_with_truth(
             pl_module.model,
@@ -81,9 +90,7 @@ class Measure(Callback):
             if not self.truth.exact:
                 measures |= estimate_validity(samples)
             self.samples += samples[: generation.recorded]
-        self.step = trainer.global_step
-        for name, value in measures.items():
-            pl_module.log(name, torch.tensor(value, dtype=torch.float64))
+        return measures
 
 
 class Checkpoints(Callback):
@@ -97,6 +104,11 @@ class Checkpoints(Callback):
         self.interval = interval
         self._saved_step: int | None = None
         self._best_loss = math.inf
+
+    @property
+    def saved(self) -> bool:
+        """Whether `last.ckpt` has been written."""
+        return self._saved_step is not None
 
     def save_last(self, trainer: pl.Trainer) -> None:
         if self._saved_step != trainer.global_step:
@@ -119,10 +131,18 @@ class Checkpoints(Callback):
         if trainer.state.fn == TrainerFn.FITTING:
             trainer.save_checkpoint(self.best)
         elif self._saved_step == trainer.global_step:  # the validation after the fit
-            shutil.copyfile(self.last, self.best)
+            copy_whole(self.last, self.best)
         else:
             return  # before the first step there is nothing to keep
         self._best_loss = loss
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Under another name first: a kill leaves no half file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".tmp")
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
 
 
 class ProgressBar(Callback):
@@ -169,14 +189,14 @@ class Interrupted(BaseException):
 
 
 class StopOnSignal(Callback):
-    """SIGTERM and SIGINT end the run after the step in hand, with a checkpoint of it; a second one ends it at once.
+    """SIGTERM and SIGINT end a fit after the step or the validation in hand, with a checkpoint; a second one at once.
 
     Lightning alone would end with status 0 on SIGTERM, and drop the jobs of a sweep that were still to come.
     """
 
     def __init__(self, checkpoints: Checkpoints | None) -> None:
         self._checkpoints = checkpoints
-        self._in_step = False
+        self._fitting = False
         self._pending: int | None = None
 
     @contextmanager
@@ -192,20 +212,28 @@ class StopOnSignal(Callback):
                 signal.signal(signum, handler)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        if not self._in_step or self._pending is not None:
+        if not self._fitting or self._pending is not None:
             raise Interrupted(signum)
         self._pending = signum
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self._in_step = True
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._fitting = True
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._obey(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fitting:
+            self._obey(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._fitting = False
+        self._obey(trainer)
+
+    def _obey(self, trainer: pl.Trainer) -> None:
         if self._pending is not None:
             if self._checkpoints is not None:
                 self._checkpoints.save_last(trainer)
             raise Interrupted(self._pending)
-        self._in_step = False

@@ -28,7 +28,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grammarlab.config import BenchmarkConfig, CompareConfig, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
@@ -39,20 +39,6 @@ if TYPE_CHECKING:
 
     from grammarlab.sweep import Comparison
 
-
-# The options in which a run may differ from the one that it goes on from: they change how it is run and watched, not
-# what is trained.
-MAY_CHANGE_ON_RESUME = (
-    "checkpoint",
-    "evaluation",
-    "generation",
-    "group",
-    "logger",
-    "name",
-    "tags",
-    "torch_threads",
-    "trainer",
-)
 
 for _command, _schema in (
     ("train", TrainConfig),
@@ -160,6 +146,18 @@ def heavy_imports() -> Iterator[None]:
         gc.enable()
 
 
+# Said by the title in other words, or of no weight there.
+_NOT_IN_TITLE = {
+    "checkpoint",
+    "language",
+    "language.file",
+    "language.start",
+    "logger",
+    "name",
+    "seed",
+    "trainer.max_steps",
+}
+
 # ---- training ------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +201,7 @@ def train_job(config: DictConfig) -> float | None:
     except Exception as error:
         if not sweeping:
             if isinstance(error, (ConfigError, OmegaConfBaseException)) and not (folder / "results.json").exists():
-                shutil.rmtree(folder, ignore_errors=True)  # nothing was begun: leave nothing behind
+                _remove_traces(folder)
             with _errors_said(TrainConfig):
                 raise
         record.record_failure(folder, error, " ".join(differing) or folder.name)
@@ -212,7 +210,7 @@ def train_job(config: DictConfig) -> float | None:
         )
         return math.nan
     title = f"{train_config.language.name}, {train_config.trainer.max_steps} steps, seed {train_config.seed}"
-    title += "".join(f"\n{override}" for override in overrides if "file" not in override and "seed" not in override)
+    title += "".join(f"\n{override}" for override in overrides if override.split("=")[0] not in _NOT_IN_TITLE)
     if train_config.trainer.fast_dev_run:
         console.print("a dev run: every part ran once; its folder holds no result")
     elif sweeping:
@@ -223,26 +221,25 @@ def train_job(config: DictConfig) -> float | None:
     return metrics.get("truth/kl")
 
 
+def _remove_traces(folder: Path) -> None:
+    """Nothing was begun: remove what Hydra has put there, and the folder if that was all."""
+    shutil.rmtree(folder / ".hydra", ignore_errors=True)
+    if folder != Path.cwd() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def _resumed(config: DictConfig, checkpoint: str, overrides: Sequence[str]) -> TrainConfig:
-    """The checkpoint's own configuration with the options of this command line that may change."""
+    """The checkpoint's own configuration with what this command line says; `run.train` refuses what cannot change."""
     from grammarlab import parts
 
     saved, _ = parts.load_checkpoint(checkpoint)
     merged = OmegaConf.structured(saved)
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         key = override.key_or_group.replace("/", ".")
-        new, old = OmegaConf.select(config, key), OmegaConf.select(merged, key)
-        if key.split(".")[0] not in MAY_CHANGE_ON_RESUME and new != old:
-            raise ConfigError(
-                f"{override.input_line}: the run in {checkpoint} has {key}={_plain(old)}, and going on from it cannot "
-                f"change that; what can be changed: {', '.join(MAY_CHANGE_ON_RESUME[1:])}"
-            )
-        OmegaConf.update(merged, key, new, merge=False)
+        if OmegaConf.select(config, key, default=MISSING) == MISSING:
+            raise ConfigError(f"{override.input_line}: with a checkpoint its run's options are taken; name each change")
+        OmegaConf.update(merged, key, OmegaConf.select(config, key), merge=False)
     return to_config(merged, TrainConfig)
-
-
-def _plain(value: Any) -> Any:
-    return OmegaConf.to_container(value, enum_to_str=True) if OmegaConf.is_config(value) else value
 
 
 def _report_sweep() -> int:

@@ -87,7 +87,7 @@ def _at_least(minimum: float, **options: float | None) -> None:
 class LanguageConfig:
     """A grammar, inline or in a file, and the symbol to start from."""
 
-    name: str = "captions"
+    name: str = "inline"
     start: str = "S"
     grammar: str | None = None
     file: str | None = None
@@ -254,7 +254,7 @@ class TrainerConfig:
 class EvaluationConfig:
     """How the model is held against the language."""
 
-    enumeration_limit: int = 10_000  # sentences up to which the measures are sums over all of them
+    enumeration_limit: int = 10_000  # derivations up to which the measures are sums over all sentences
     samples: int = 2_000  # sentences drawn from the language where it is larger than that
     batch_size: int = 1_024  # sentences a pass
 
@@ -364,10 +364,10 @@ class EvaluateConfig:
 
     checkpoint: str = "???"
     torch_threads: int = 1
-    seed: int | None = None
+    seed: int | None = None  # of the generated sentences
     temperatures: list[float] | None = None
     samples: int | None = None
-    batch_size: int | None = None
+    batch_size: int | None = None  # sentences a pass
     json: bool = False
 
     def __post_init__(self) -> None:

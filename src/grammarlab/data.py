@@ -48,9 +48,10 @@ class Holdout:
         if share == 0:
             return
         try:
-            sentences = [sentence for sentence, _ in language.enumerate()]
+            listed = language.enumerate()
         except NotEnumerableError:
             return
+        sentences = [sentence for sentence, _ in listed]
         count = round(share * len(sentences))
         if not 0 < count < len(sentences):
             raise ConfigError(
@@ -58,8 +59,12 @@ class Holdout:
                 f"at least one must be held out and one must stay"
             )
         self.sentences = frozenset(sorted(sentences, key=self._hash)[:count])
+        kept = math.fsum(probability for sentence, probability in listed if sentence not in self.sentences)
+        if kept < 1e-3:
+            raise ConfigError(f"data.holdout={share:g}: what stays has {kept:.2g} of the probability: too little")
 
-    def __contains__(self, sentence: Sentence) -> bool:
+    def __contains__(self, sentence: object) -> bool:
+        assert isinstance(sentence, tuple)
         if self.sentences is not None:
             return sentence in self.sentences
         return self._hash(sentence) < self._threshold
@@ -148,7 +153,7 @@ class SentenceSource:
 
     def sentences(self, n: int, rng: np.random.Generator) -> list[Sentence]:
         kept: list[Sentence] = []
-        while len(kept) < n:  # rejection: exact, and training keeps most of the language
+        while len(kept) < n:  # rejection: exact, and what stays has been seen to have some probability
             drawn = self.language.sample(n - len(kept), rng)
             kept += drawn if self.holdout is None else [s for s in drawn if s not in self.holdout]
         return kept

@@ -12,21 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
-import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from grammarlab.generation import generate, next_token_log_probs
+from grammarlab.generation import evaluating, generate, next_token_log_probs
+from grammarlab.intervals import mean_and_half, wilson_interval
 from grammarlab.language import Language, NotEnumerableError, Sentence
+from grammarlab.measures import measure_name
 from grammarlab.model import Decoder
 from grammarlab.streams import Stream, stream
 from grammarlab.vocabulary import Vocabulary
-
-_Z95 = NormalDist().inv_cdf(0.975)
-
 
 # ---- the loss on a set of sentences, and the language's own --------------------------------------------------------
 
@@ -55,7 +52,7 @@ class ExcessLoss(Metric):
     `compute` gives nats per predicted token over the whole set, whatever the batches:
     loss, floor, excess_loss = loss − floor, and leakage, 1 where the excess is clearly below 0. In expectation it
     cannot be (Gibbs' inequality), so the model has seen what it should predict. Clearly: below −0.01 and by more than
-    three standard errors of the sentences' differences.
+    three standard errors of the sentences' differences; a single sentence has none.
     """
 
     higher_is_better = False
@@ -78,7 +75,7 @@ class ExcessLoss(Metric):
         mean = (loss - floor) / n
         spread = ((squares / n - mean**2).clamp(min=0) / (n - 1).clamp(min=1)).sqrt()  # standard error a sentence
         excess = (loss - floor) / tokens
-        leakage = (excess < -0.01) & (mean < -3 * spread)
+        leakage = (n > 1) & (excess < -0.01) & (mean < -3 * spread)
         return {
             "loss": loss / tokens,
             "floor": floor / tokens,
@@ -145,31 +142,6 @@ class Comparison:
     loss_by_position: Tensor  # (T,) nats
 
 
-def measure_name(kind: str, temperature: float, name: str) -> str:
-    """`truth/validity` at temperature 1, `truth/T0_8/validity` at 0.8."""
-    if temperature == 1:
-        return f"{kind}/{name}"
-    written = np.format_float_positional(temperature, trim="0").replace(".", "_")
-    return f"{kind}/T{written}/{name}"
-
-
-def measure_names(temperatures: Sequence[float], *, exact: bool, holdout: bool) -> list[str]:
-    """All that `compare_with_truth` and `measure_samples` give, so that a table can be laid out before the first."""
-    distances = ["truth/kl", "truth/total_variation", "truth/legal_mass"]
-    names = distances if exact else [name for base in distances for name in (base, f"{base}_stderr")]
-    for temperature in sorted({1.0, *temperatures}):
-        if exact:
-            names += [measure_name("truth", temperature, name) for name in ("validity", "coverage")]
-        elif temperature in temperatures:
-            names += [measure_name("truth", temperature, name) for name in ("validity", "validity_stderr")]
-    if holdout and exact:
-        names += ["truth/holdout_mass", "truth/holdout_share"]
-    for temperature in temperatures:
-        for name in ("validity", "coverage", "distinct") if exact else ("validity", "distinct"):
-            names += [measure_name("sampled", temperature, name + bound) for bound in ("", "_low", "_high")]
-    return names
-
-
 @torch.inference_mode()
 def compare_with_truth(
     model: Decoder,
@@ -194,9 +166,7 @@ def compare_with_truth(
     }
     token_losses = torch.empty(truth.predicted.shape, dtype=torch.float64)
     legal_mass = torch.empty(truth.predicted.shape, dtype=torch.float64)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for start in range(0, len(truth.rows), batch_size):
             part = slice(start, start + batch_size)
             rows, predicted = truth.rows[part], truth.predicted[part]
@@ -208,8 +178,6 @@ def compare_with_truth(
                 if temperature == 1:
                     token_losses[part] = -chosen
                     legal_mass[part] = log_probs.exp().masked_fill(~truth.legal[part], 0.0).sum(-1)
-    finally:
-        model.train(training)
 
     by_position = (truth.weights @ token_losses) / truth.reached
     if truth.exact:
@@ -329,17 +297,13 @@ def draw_samples(
 def sequence_log_probs(model: Decoder, rows: Tensor, *, batch_size: int = 1024) -> Tensor:
     """(B, T + 1) rows to (B,) natural log of q of all their tokens after the first, on the CPU."""
     device = model.token_embedding.weight.device
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         parts = []
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]
             distinct, position = torch.unique(part, dim=0, return_inverse=True)  # small languages repeat themselves
             logits = prefix_logits(model, distinct.to(device)).cpu()
             parts.append(-sentence_losses(logits, distinct[:, 1:], model.pad_id)[0][position])
-    finally:
-        model.train(training)
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
@@ -348,7 +312,7 @@ def measure_samples(samples: Sequence[Sample], *, language_size: int | None, dra
 
     validity: the share of valid ones, Wilson's interval. coverage and distinct: in consecutive groups of `draws`
     sentences, the share of the language that was seen and the share of sentences that differ; their mean over the
-    groups with a normal interval. At least two full groups are needed.
+    groups with Student's interval. At least two full groups are needed.
     """
     temperature = samples[0].temperature
     valid = sum(sample.valid for sample in samples)
@@ -368,30 +332,24 @@ def measure_samples(samples: Sequence[Sample], *, language_size: int | None, dra
 
 
 def estimate_validity(samples: Sequence[Sample]) -> dict[str, float]:
-    """`truth/…/validity` of one temperature where only samples of q can tell it, with its standard error."""
-    share = sum(sample.valid for sample in samples) / len(samples)
+    """`truth/…/validity` of one temperature where only samples of q can tell it, with its standard error.
+
+    The error is that of Wilson's interval, which is not 0 where all samples are valid or none.
+    """
+    valid, n = sum(sample.valid for sample in samples), len(samples)
+    low, high = wilson_interval(valid, n)
     name = measure_name("truth", samples[0].temperature, "validity")
-    return {name: share, f"{name}_stderr": math.sqrt(share * (1 - share) / len(samples))}
-
-
-def wilson_interval(successes: float, n: int) -> tuple[float, float]:
-    """95 % interval of a proportion: Wilson, "Probable inference" (1927). It stays inside 0 … 1, also at both ends."""
-    share, z2 = successes / n, _Z95**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    low = 0.0 if successes == 0 else centre - half  # exactly, where rounding would leave a trace
-    high = 1.0 if successes == n else centre + half
-    return low, high
+    return {name: valid / n, f"{name}_stderr": (high - low) / (2 * 1.959964)}
 
 
 def _mean_interval(values: Sequence[float], temperature: float) -> tuple[float, float, float]:
-    """Mean of shares and its 95 % interval: normal, and Wilson's where all values happen to be equal.
+    """Mean of shares and its 95 % interval: Student's, and Wilson's where all values happen to be equal.
 
     Wilson's is then a safe one, since no share between 0 and 1 varies more than a yes or no of the same mean. Greedy
     generation has no chance in it: its values are equal for certain.
     """
-    mean = math.fsum(values) / len(values)
-    if temperature > 0 and min(values) == max(values):
+    mean, half = mean_and_half(values)
+    assert half is not None  # at least two groups
+    if temperature > 0 and half == 0:
         return mean, *wilson_interval(mean * len(values), len(values))
-    half = _Z95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return mean, max(0.0, mean - half), min(1.0, mean + half)

@@ -9,7 +9,8 @@ Axes: B batch, T new tokens, V vocabulary, N context; a row holds at most N + 1 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -52,6 +53,17 @@ def row_uniforms(seed: int, rows: range, positions: int) -> Tensor:
     return torch.from_numpy(np.concatenate(blocks)[rows.start - offset : rows.stop - offset].copy())
 
 
+@contextmanager
+def evaluating(model: Decoder) -> Iterator[None]:
+    """Without dropout; the mode is then as before."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
 @torch.inference_mode()
 def generate(
     model: Decoder,
@@ -80,9 +92,7 @@ def generate(
         if len(prompt) > context:
             raise ValueError(f"a prompt of {len(prompt)} tokens is longer than the context of {context}")
     use_cache = model.config.causal if cache is None else cache
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         batches = [
             _generate_batch(
                 model,
@@ -96,8 +106,6 @@ def generate(
             )
             for start in range(0, len(prompts), batch_size)
         ]
-    finally:
-        model.train(training)
     longest = max((batch.shape[1] for batch in batches), default=0)
     padded = [torch.nn.functional.pad(b, (0, longest - b.shape[1]), value=model.pad_id) for b in batches]
     return torch.cat(padded) if padded else torch.empty(0, 0, dtype=torch.long)
@@ -132,6 +140,7 @@ def _generate_batch(
     start = int(lengths.min())
     cache = model.new_cache(len(prompts), positions - 1) if use_cache else None
     logits = model(tokens[:, :start], cache)[:, -1]  # (B, V)
+    end = start
     done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     for position in range(start, positions):
         drawn = draw(next_token_log_probs(logits, temperature), uniforms[:, position])
@@ -139,8 +148,9 @@ def _generate_batch(
         drawn = drawn.masked_fill(done, model.pad_id)
         tokens[:, position] = torch.where(position < lengths, tokens[:, position], drawn)
         done |= tokens[:, position] == end_id
-        if position + 1 == positions or done.all():
+        end = position + 1
+        if end == positions or done.all():
             break
-        new = tokens[:, position : position + 1] if use_cache else tokens[:, : position + 1]
+        new = tokens[:, position:end] if use_cache else tokens[:, :end]
         logits = model(new, cache)[:, -1]
-    return tokens.cpu()
+    return tokens[:, :end].cpu()

@@ -184,7 +184,7 @@ class Decoder(nn.Module):
             depth=self.config.depth,
             batch=batch,
             heads=self.config.heads,
-            capacity=capacity or self.config.context,
+            capacity=self.config.context if capacity is None else capacity,
             head_width=self.config.width // self.config.heads,
             dtype=weight.dtype,
             device=weight.device,

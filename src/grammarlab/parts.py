@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from grammarlab.config import ConfigError, LanguageConfig, ModelConfig, TrainConfig
 from grammarlab.data import LanguageData
 from grammarlab.evaluation import Truth
-from grammarlab.language import Language, from_text, library_folder
+from grammarlab.language import Language, NotEnumerableError, from_text, library_folder
 from grammarlab.model import Decoder
 from grammarlab.vocabulary import Vocabulary
 
@@ -33,6 +33,15 @@ def config_from_dict(plain: dict[str, Any]) -> TrainConfig:
     return config
 
 
+def read_text(option: str, path: str) -> str:
+    """Raises `ConfigError` that names the option where the file cannot be read as UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise ConfigError(f"{option}={path}: {reason}") from None
+
+
 def library_language(name: str) -> LanguageConfig:
     """A language of the library, for a configuration made in code."""
     return LanguageConfig(**yaml.safe_load((library_folder() / f"{name}.yaml").read_text(encoding="utf-8")))
@@ -43,11 +52,7 @@ def with_grammar_inline(config: TrainConfig) -> TrainConfig:
     language = config.language
     if language.file is None:
         return config
-    try:
-        text = Path(language.file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
-        raise ConfigError(f"language.file={language.file}: {reason}") from None
+    text = read_text("language.file", language.file)
     name = Path(language.file).stem if language.name == "file" else language.name
     return dataclasses.replace(config, language=LanguageConfig(name=name, start=language.start, grammar=text))
 
@@ -66,19 +71,25 @@ class Parts:
 
 def build_parts(config: TrainConfig) -> Parts:
     """Raises `ConfigError` for options that do not fit the language."""
-    assert config.language.grammar is not None
+    config = with_grammar_inline(config)
     full, notes = _read_grammar(config.language)
+    words = config.model.context - 1
     try:
-        language = full.truncated(config.model.context - 1)
+        language = full.truncated(words)
+    except NotEnumerableError as error:
+        raise ConfigError(
+            f"model.context={config.model.context}: it holds {words} words, the longest sentence has "
+            f"{full.max_length():g}, and {error}, too many to be taken given the length; set model.context to "
+            f"{full.max_length() + 1:g} or more"
+        ) from None
     except ValueError as error:
         raise ConfigError(
-            f"model.context={config.model.context}: it holds the begin token and {config.model.context - 1} "
-            f"words; {error}"
+            f"model.context={config.model.context}: it holds the begin token and {words} words; {error}"
         ) from None
     if language is not full:
         notes.append(
-            f"model.context={config.model.context} holds {config.model.context - 1} words: the language is taken given "
-            f"that, which keeps {getattr(language, 'mass', 1.0):.6g} of its probability"
+            f"model.context={config.model.context} holds {words} words: the language is taken given that, which keeps "
+            f"{language.mass:.6g} of its probability"
         )
     vocabulary = Vocabulary(language.terminals)
     return Parts(
@@ -131,6 +142,43 @@ def load_checkpoint(path: str) -> tuple[TrainConfig, dict[str, torch.Tensor]]:
     except Exception as error:
         raise ConfigError(f"checkpoint={path}: is not a checkpoint of grammarlab") from error
     return config, weights
+
+
+# What a run that goes on from a checkpoint may change: how it is watched, and when it ends.
+MAY_CHANGE_ON_RESUME = (
+    "checkpoint",
+    "evaluation",
+    "generation",
+    "group",
+    "logger",
+    "name",
+    "tags",
+    "trainer.checkpoint_interval",
+    "trainer.enable_progress_bar",
+    "trainer.fast_dev_run",
+    "trainer.log_every_n_steps",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.val_check_interval",
+)
+
+
+def check_resume(saved: TrainConfig, config: TrainConfig) -> None:
+    """Raises `ConfigError` where going on from a checkpoint would change what is trained."""
+    old, new = (_flat(config_to_dict(each)) for each in (saved, with_grammar_inline(config)))
+    for name in new:
+        if not name.startswith(MAY_CHANGE_ON_RESUME) and new[name] != old.get(name):
+            raise ConfigError(
+                f"{name}={new[name]}: the run of the checkpoint has {name}={old.get(name)}, which going on cannot "
+                f"change; what it can: {', '.join(MAY_CHANGE_ON_RESUME[1:])}"
+            )
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def restore(model: Decoder, weights: dict[str, torch.Tensor]) -> None:

@@ -71,22 +71,20 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of this code, with `+changes` where the checkout differs from it; None outside a checkout."""
-    here = Path(__file__).resolve().parent
+    """The commit of this code, with `+changes` where the checkout differs from it; None where git does not know it."""
+    package = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=package, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10)
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # not just any checkout around an installed package
+        head = git("rev-parse", "HEAD")
+        changes = git("status", "--porcelain", "--", str(package), str(package.parent.parent / "conf"))
+    except (OSError, subprocess.SubprocessError):
         return None
-    if head.returncode:
-        return None
-    return head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")
+    return head + ("+changes" if changes else "")
 
 
 def record_failure(folder: Path, error: BaseException, name: str) -> None:

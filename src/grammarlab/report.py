@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
-from grammarlab.evaluation import measure_name
+from grammarlab.measures import measure_name
 
 LEAKAGE = (
     "[bold red]leakage[/]: the loss is below the language's own floor, which only a model can reach that sees what it "
@@ -26,7 +26,7 @@ def show(renderable: RenderableType) -> None:
 
 def summary(metrics: Mapping[str, float], temperatures: Sequence[float], title: str) -> RenderableType:
     """Loss and distances, then validity and coverage for each temperature; a line where the loss leaks."""
-    distances = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    distances = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     distances.add_column("")
     for heading, unit in (
         ("loss", "nats/token"),
@@ -45,7 +45,7 @@ def summary(metrics: Mapping[str, float], temperatures: Sequence[float], title: 
     )
     distances.add_row("test", *(_number(metrics, f"test/{name}") for name in losses))
 
-    by_temperature = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    by_temperature = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     by_temperature.add_column("T", justify="right")
     for name in ("validity", "coverage"):
         by_temperature.add_column(name, justify="right", no_wrap=True)

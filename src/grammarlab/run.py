@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,12 +22,22 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from grammarlab import tracking
-from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal
+from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal, copy_whole
 from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
-from grammarlab.evaluation import Sample, draw_samples, measure_names
-from grammarlab.parts import Parts, build_parts, config_to_dict, load_checkpoint, restore, with_grammar_inline
+from grammarlab.evaluation import Sample, draw_samples
+from grammarlab.measures import TRAIN, measure_names, split_measures
+from grammarlab.parts import (
+    Parts,
+    build_parts,
+    check_resume,
+    config_to_dict,
+    load_checkpoint,
+    read_text,
+    restore,
+    with_grammar_inline,
+)
 from grammarlab.record import Record
-from grammarlab.task import TRAIN_MEASURES, DecoderTask, split_measures
+from grammarlab.task import DecoderTask
 
 # What Lightning and torch say on a run of this kind that its user can do nothing about.
 _NOISE = (
@@ -68,7 +79,7 @@ def train(
     if (folder / "results.json").exists():
         raise ConfigError(f"{folder}: holds a run already; a run goes into a folder of its own")
     if config.checkpoint is not None:
-        load_checkpoint(config.checkpoint)
+        check_resume(load_checkpoint(config.checkpoint)[0], config)
     _check_device(config)
     parts = build_parts(config)
     if parts.note:
@@ -81,7 +92,7 @@ def train(
     record = Record(folder, plain, name)
     checkpoints = None if dev else Checkpoints(folder / "checkpoints", config.trainer.checkpoint_interval)
     stop = StopOnSignal(checkpoints)
-    measure = _measure(config, parts)
+    measure = _measure(config, parts, config.seed)
     measures = _all_measures(config, parts)
     try:
         with (
@@ -110,15 +121,16 @@ def train(
             if progress_bar and config.trainer.enable_progress_bar:
                 callbacks.insert(0, ProgressBar())
             loggers = [logger for logger in (metrics_file, wandb_logger) if logger is not None]
-            trainer = build_trainer(config, folder, loggers, callbacks, max_steps=_max_steps(config, parts))
+            trainer = build_trainer(config, folder, loggers, callbacks, max_steps=_max_steps(config))
             if config.checkpoint is None:
                 trainer.validate(task, datamodule=parts.data, verbose=False)
             trainer.fit(task, datamodule=parts.data, ckpt_path=config.checkpoint)
-            if config.checkpoint is not None and measure.step is None and trainer.global_step >= trainer.max_steps:
+            if config.checkpoint is not None and checkpoints is not None and not checkpoints.saved:
                 on_note(
                     f"nothing to train: the checkpoint is at step {trainer.global_step}, and the limit is step "
                     f"{trainer.max_steps}"
                 )
+                copy_whole(Path(config.checkpoint), checkpoints.last)
             if measure.step != trainer.global_step or dev:
                 trainer.validate(task, datamodule=parts.data, verbose=False)
             trainer.test(task, datamodule=parts.data, verbose=False)
@@ -194,28 +206,22 @@ def _check_device(config: TrainConfig) -> None:
             raise ConfigError(f"trainer.precision={config.trainer.precision}: {error}".splitlines()[0]) from None
 
 
-def _max_steps(config: TrainConfig, parts: Parts) -> int:
+def _max_steps(config: TrainConfig) -> int:
     """Whichever of the two limits is met first."""
-    trainer = config.trainer
+    trainer, data = config.trainer, config.data
     if trainer.max_epochs is None:
         return trainer.max_steps
-    return min(trainer.max_steps, trainer.max_epochs * len(parts.data.train_dataloader()))
+    assert data.train_size is not None  # the configuration sees to it
+    return min(trainer.max_steps, trainer.max_epochs * math.ceil(data.train_size / data.batch_size))
 
 
-def _measure(config: TrainConfig, parts: Parts) -> Measure:
-    holdout = parts.data.holdout
-    return Measure(
-        parts.truth,
-        config.evaluation,
-        config.generation,
-        seed=config.seed,
-        holdout=holdout.sentences if holdout and holdout.sentences else frozenset(),
-    )
+def _measure(config: TrainConfig, parts: Parts, seed: int) -> Measure:
+    return Measure(parts.truth, config.evaluation, config.generation, seed=seed, holdout=parts.data.holdout or ())
 
 
 def _all_measures(config: TrainConfig, parts: Parts) -> list[str]:
     return [
-        *TRAIN_MEASURES,
+        *TRAIN,
         *split_measures("val"),
         *measure_names(config.generation.temperatures, exact=parts.truth.exact, holdout=parts.data.holdout is not None),
         *split_measures("test"),
@@ -255,27 +261,44 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def evaluate(config: EvaluateConfig) -> tuple[TrainConfig, dict[str, float]]:
-    """The measures of a checkpoint, by the same code and on the same sentences as at the end of its own run."""
+    """The measures of a checkpoint, by the same code and on the same sentences as at the end of its own run.
+
+    On the CPU where there is no other device, whatever it was trained on.
+    """
     torch.set_num_threads(config.torch_threads)
     saved, weights = load_checkpoint(config.checkpoint)
-    trained = dataclasses.replace(
-        saved,
-        seed=saved.seed if config.seed is None else config.seed,
-        data=dataclasses.replace(saved.data, batch_size=config.batch_size or saved.data.batch_size),
-        generation=dataclasses.replace(
-            saved.generation,
-            temperatures=config.temperatures or saved.generation.temperatures,
-            samples=config.samples or saved.generation.samples,
-        ),
-    )
+    cpu = saved.trainer.accelerator == Accelerator.cpu or not torch.cuda.is_available()
+    precision = "32-true" if cpu and saved.trainer.precision == "16-mixed" else saved.trainer.precision
+    try:
+        trained = dataclasses.replace(
+            saved,
+            data=dataclasses.replace(saved.data, batch_size=config.batch_size or saved.data.batch_size),
+            evaluation=dataclasses.replace(
+                saved.evaluation, batch_size=config.batch_size or saved.evaluation.batch_size
+            ),
+            generation=dataclasses.replace(
+                saved.generation,
+                temperatures=saved.generation.temperatures if config.temperatures is None else config.temperatures,
+                samples=config.samples or saved.generation.samples,
+            ),
+            trainer=dataclasses.replace(
+                saved.trainer,
+                accelerator=Accelerator.cpu if cpu else saved.trainer.accelerator,
+                precision=precision,
+                fast_dev_run=False,
+            ),
+        )
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("generation.", "")) from None  # as this command calls them
     parts = build_parts(trained)
     restore(parts.model, weights)
     task = DecoderTask(parts.model, trained.optimizer, log_every_n_steps=trained.trainer.log_every_n_steps)
+    measure = _measure(trained, parts, trained.seed if config.seed is None else config.seed)
     with quiet_libraries():
-        trainer = build_trainer(trained, None, [], [_measure(trained, parts)])
+        trainer = build_trainer(trained, None, [], [measure])
         metrics: dict[str, float] = {}
-        for measure in (trainer.validate, trainer.test):
-            measure(task, datamodule=parts.data, verbose=False)
+        for stage in (trainer.validate, trainer.test):
+            stage(task, datamodule=parts.data, verbose=False)
             metrics |= {name: float(value) for name, value in trainer.callback_metrics.items() if name != "step"}
     return trained, metrics
 
@@ -292,12 +315,8 @@ def generate(config: GenerateConfig) -> Iterator[tuple[str, Sample]]:
     if config.prompts_file is None:
         prompts = {"prompt": config.prompt}
     else:
-        try:
-            lines = Path(config.prompts_file).read_text(encoding="utf-8").splitlines()
-            prompts = {f"prompts_file={config.prompts_file} line {i}": p for i, p in enumerate(lines, 1) if p.strip()}
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "is not UTF-8 text"
-            raise ConfigError(f"prompts_file={config.prompts_file}: {reason}") from None
+        lines = read_text("prompts_file", config.prompts_file).splitlines()
+        prompts = {f"prompts_file={config.prompts_file} line {i}": p for i, p in enumerate(lines, 1) if p.strip()}
     limit = trained.model.context - 1
     for place, prompt in prompts.items():
         words = prompt.split()

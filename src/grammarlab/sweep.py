@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,13 @@ from rich import box
 from rich.table import Table
 
 from grammarlab import figures
+from grammarlab.intervals import mean_and_half
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # What a setting is shown by when nothing else is asked for.
-MEASURES = ("val/loss", "val/excess_loss", "truth/kl", "truth/validity", "truth/coverage")
+MEASURES = ("val/excess_loss", "truth/kl", "truth/validity", "truth/coverage")
 
 # Options in which the runs of one setting may differ: the seed, and what changes no number.
 _NOT_A_SETTING = (
@@ -115,7 +116,11 @@ class Setting:
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{name}={_written(value)}" for name, value in self.options.items()) or "all runs"
+        return ", ".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{name}={_written(value)}" for name, value in self.options.items()] or ["all runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +140,6 @@ def compare(runs: Sequence[Run]) -> Comparison:
         if not any(name == fixed or name.startswith(f"{fixed}.") for fixed in _NOT_A_SETTING)
         and len({_key(run.options.get(name)) for run in finished}) > 1
     ]
-    # The grammar's text is long, and its language has a name.
-    if "language.name" in differing and "language.grammar" in differing:
-        differing.remove("language.grammar")
-
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in finished:
         groups.setdefault(tuple(_key(run.options.get(name)) for name in differing), []).append(run)
@@ -148,7 +149,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         for run in group:
             by_seed.setdefault(run.options.get("seed", 0), run)
         setting = Setting(
-            options={name: group[0].options.get(name) for name in differing},
+            options=_shown({name: group[0].options.get(name) for name in differing}),
             seeds=tuple(by_seed),
             measures=_intervals(list(by_seed.values())),
         )
@@ -160,6 +161,14 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return Comparison(settings, [run for run in runs if not run.finished], notes)
 
 
+def _shown(options: dict[str, Any]) -> dict[str, Any]:
+    """A grammar's text is long: a short hash tells two apart."""
+    if "language.grammar" in options:
+        digest = hashlib.blake2b(str(options["language.grammar"]).encode(), digest_size=3).hexdigest()
+        options["language.grammar"] = f"#{digest}"
+    return options
+
+
 def _intervals(runs: Sequence[Run]) -> dict[str, Interval]:
     # The ends of a run's own interval are no measures: their mean over seeds says nothing.
     names = dict.fromkeys(
@@ -169,38 +178,24 @@ def _intervals(runs: Sequence[Run]) -> dict[str, Interval]:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Mean and 95 % interval by Student's t: mean ± t₀.₉₇₅(n − 1) · s / √n."""
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Interval(mean, None, tuple(values))
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    return Interval(mean, t_quantile(n - 1) * deviation / math.sqrt(n), tuple(values))
-
-
-def t_quantile(degrees: int) -> float:
-    """The t with P(|T| ≤ t) = 0.95 for Student's distribution.
-
-    P(|T| > t) = I(ν/2, 1/2; ν / (ν + t²)), the regularised incomplete beta function: Abramowitz and Stegun, 26.7.1.
-    """
-    import mpmath
-
-    def excess(t: Any) -> Any:
-        return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True) - 0.05
-
-    return float(mpmath.findroot(excess, (1.9, 13.0), solver="anderson"))
+    return Interval(*mean_and_half(values), tuple(values))
 
 
 def table(comparison: Comparison, measures: Sequence[str] = MEASURES) -> Table:
     """For a terminal: a row per setting, mean ± half the 95 % interval."""
-    shown = Table(box=box.SIMPLE_HEAD, caption="mean ± half of the 95 % interval over seeds", caption_justify="left")
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption="mean ± half of the 95 % interval over seeds",
+        caption_justify="left",
+    )
     shown.add_column("setting", no_wrap=True)
     shown.add_column("seeds", justify="right", no_wrap=True)
     for measure in measures:
         shown.add_column(measure.replace("/", "/\n"), justify="right", no_wrap=True)
     for setting in comparison.settings:
         shown.add_row(
-            setting.label.replace(", ", "\n"),
+            "\n".join(setting.lines),
             str(len(setting.seeds)),
             *(str(setting.measures.get(measure, "–")) for measure in measures),
         )

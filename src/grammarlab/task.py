@@ -17,8 +17,6 @@ from grammarlab.config import OptimizerConfig, OptimizerName, Schedule
 from grammarlab.evaluation import ExcessLoss, inputs_and_targets, sentence_losses
 from grammarlab.model import Decoder
 
-TRAIN_MEASURES = ("train/loss", "train/gradient_norm", "train/learning_rate", "train/tokens_per_second")
-
 
 class DivergedError(RuntimeError):
     """Training gave a loss that is not finite."""
@@ -79,7 +77,8 @@ class DecoderTask(pl.LightningModule):
         self.test = ExcessLoss()
         self._recent: list[tuple[Tensor, Tensor]] = []  # loss and number of tokens of each step since the last log
         self._random_state: dict[str, Any] | None = None
-        self._clock = 0.0
+        self._clock = self._paused = 0.0
+        self._untimed = 0  # tokens since the last log that an earlier process trained on
         self.last_loss: float | None = None  # as last logged, for a progress bar
         if hyperparameters is not None:
             self.save_hyperparameters(hyperparameters, logger=False)
@@ -110,8 +109,11 @@ class DecoderTask(pl.LightningModule):
                 torch.cuda.set_rng_state_all([state.cpu() for state in self._random_state["cuda"]])
         self._clock = time.perf_counter()
 
+    def on_validation_start(self) -> None:
+        self._paused = time.perf_counter()
+
     def on_validation_end(self) -> None:
-        self._clock = time.perf_counter()  # the time that validation took is no time of training
+        self._clock += time.perf_counter() - self._paused  # the time that validation took is no time of training
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Log, every few steps, what is known before the update: the norm is the gradient's before clipping.
@@ -133,12 +135,13 @@ class DecoderTask(pl.LightningModule):
             "train/loss": loss,
             "train/gradient_norm": float(nn.utils.get_total_norm(gradients)),
             "train/learning_rate": optimizer.param_groups[0]["lr"],
-            "train/tokens_per_second": tokens / (time.perf_counter() - self._clock),
+            "train/tokens_per_second": (tokens - self._untimed) / (time.perf_counter() - self._clock),
         }
         for logger in self.loggers:
             logger.log_metrics(values, step=step)
         self.last_loss = loss
         self._recent.clear()
+        self._untimed = 0
         self._clock = time.perf_counter()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -169,6 +172,7 @@ class DecoderTask(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._random_state = checkpoint["random_state"]
         self._recent = [(torch.tensor(loss), torch.tensor(tokens)) for loss, tokens in checkpoint["unlogged"]]
+        self._untimed = sum(tokens for _, tokens in checkpoint["unlogged"])
 
     def _sums(self) -> tuple[float, int]:
         """Σ −log q and number of the tokens trained on since the last log."""
@@ -201,11 +205,6 @@ class DecoderTask(pl.LightningModule):
         # Lightning takes this name for the step to log at; its own count is one behind within a fit.
         self.log("step", torch.tensor(self.global_step, dtype=torch.float64))
         metric.reset()
-
-
-def split_measures(stage: str) -> list[str]:
-    """The names under which a `DecoderTask` logs the `val` or `test` split."""
-    return [f"{stage}/{name}" for name in ("loss", "floor", "excess_loss", "leakage")]
 
 
 # Lightning reads it at every step, and without it Python derives it anew each time.

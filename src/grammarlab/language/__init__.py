@@ -53,11 +53,11 @@ def load(name: str, start: str | None = None) -> Language:
     Raises `ValueError` for an unknown name, `GrammarError` for a start symbol that the grammar lacks.
     """
     folder = library_folder()
-    known = sorted(path.stem for path in folder.glob("*.yaml") if path.stem != "file")
+    entries = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))}
+    known = {stem: entry for stem, entry in entries.items() if entry["grammar"]}  # `file` has none of its own
     if name not in known:
         raise ValueError(f"no language {name!r} in the library; it has {', '.join(known)}")
-    entry = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    return from_text(entry["grammar"], start or entry["start"])
+    return from_text(known[name]["grammar"], start or known[name]["start"])
 
 
 def library_folder() -> Path:

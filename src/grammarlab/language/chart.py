@@ -25,6 +25,7 @@ class Chart:
         self.words = words
         self._column = {word: index for index, word in enumerate(grammar.terminals)}
         self._inside: dict[tuple[Nonterminal, int, int], float] = {}
+        self._rest: dict[tuple[Right, int, int], float] = {}
         self._first: dict[Nonterminal, FloatArray] = {}
 
     def inside(self, symbol: Nonterminal, i: int, j: int) -> float:
@@ -44,15 +45,19 @@ class Chart:
             return self._sequence(rest, i + 1, j) if i < j and self.words[i] == first else 0.0
         if not rest:
             return self.inside(first, i, j)
-        total = 0.0
-        for k in range(i, j + 1):
-            if left := self.inside(first, i, k):
-                total += left * self._sequence(rest, k, j)
-        return total
+        key = (right, i, j)
+        if key not in self._rest:
+            total = 0.0
+            for k in range(i, j + 1):
+                if left := self.inside(first, i, k):
+                    total += left * self._sequence(rest, k, j)
+            self._rest[key] = total
+        return self._rest[key]
 
     def next_token_mass(self, length: int) -> FloatArray:
         """(V + 1,) for the first `length` words: P(sentence begins with them and word v), and P(it is just them)."""
         memo: dict[tuple[Nonterminal, int], FloatArray] = {}
+        rests: dict[tuple[Right, int], FloatArray] = {}
 
         def after(symbol: Nonterminal, i: int) -> FloatArray:
             """(V,) probability that the yield of `symbol` begins with words i..length and then word v."""
@@ -73,11 +78,13 @@ class Chart:
                 if i == length:
                     return self._one(first)
                 return after_sequence(rest, i + 1) if self.words[i] == first else nothing
-            total = after(first, i)
-            for k in range(i, length + 1):
-                if left := self.inside(first, i, k):
-                    total = total + left * after_sequence(rest, k)
-            return total
+            if (right, i) not in rests:
+                total = after(first, i)
+                for k in range(i, length + 1):
+                    if left := self.inside(first, i, k):
+                        total = total + left * after_sequence(rest, k)
+                rests[right, i] = total
+            return rests[right, i]
 
         nothing = np.zeros(len(self.grammar.terminals))
         return np.append(after(self.grammar.start, 0), self.inside(self.grammar.start, 0, length))

@@ -32,11 +32,14 @@ _TOKEN = re.compile(
     | \[(?P<probability>[^\]]*)\]
     | "(?P<double>[^"]*)"
     | '(?P<single>[^']*)'
-    | (?P<comment>\#.*)
     | (?P<name>[^\s'"|\[\]\#]+?(?=->|→|[\s'"|\[\]\#]|$))
     )""",
     re.VERBOSE,
 )
+
+
+# A line up to its comment; a # inside quotes is part of a word. What follows an unclosed quote is kept, to be named.
+_CODE = re.compile(r"""(?:[^'"#]|'[^']*'|"[^"]*"|['"].*)*""")
 
 
 class GrammarError(ValueError):
@@ -226,11 +229,11 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     for number, raw in enumerate(text.splitlines(), start=1):
         if not pending:
             first = number
-        pending += raw.rstrip()
+        pending += _CODE.match(raw)[0].rstrip()  # type: ignore[index]  # it matches the empty string
         if pending.endswith("\\"):
             pending = pending[:-1] + " "
             continue
-        if pending.strip() and not pending.lstrip().startswith("#"):
+        if pending.strip():
             lines.append((first, pending))
         pending = ""
     if pending.strip():
@@ -271,8 +274,6 @@ def _tokenise(line: str, number: int) -> list[tuple[str, str]]:
             rest = line[position:].strip()
             raise GrammarError(f"line {number}: cannot read {rest!r}; is a quote or a bracket not closed?")
         kind = match.lastgroup or ""
-        if kind == "comment":
-            break
         tokens.append(("terminal" if kind in ("single", "double") else kind, match[kind]))
         position = match.end()
     return tokens
@@ -280,6 +281,11 @@ def _tokenise(line: str, number: int) -> list[tuple[str, str]]:
 
 def _parse_probability(text: str, number: int) -> float:
     try:
-        return float(Fraction(text.strip()))
-    except (ValueError, ZeroDivisionError):
+        if len(text) > 60 or re.search(r"[eE][+-]?\d{4}", text):
+            raise ValueError  # no probability, and an exact fraction of it could take forever
+        exact = Fraction(text.strip())
+        if exact > 0 and float(exact) == 0:
+            raise ValueError
+        return float(exact)
+    except (ValueError, ZeroDivisionError, OverflowError):
         raise GrammarError(f"line {number}: [{text}] is no probability; write 0.25, 1e-3 or 1/4") from None

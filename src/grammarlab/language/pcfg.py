@@ -23,6 +23,9 @@ from grammarlab.language.table import SentenceTable
 # Sentences drawn where a sum over all of them is out of reach.
 ESTIMATE_SAMPLES = 2_000
 
+# Where counting derivations stops: a grammar of a few lines can have more than can be written down.
+_MANY = 10**15
+
 
 class PCFG:
     """The finite language of a grammar without recursion.
@@ -36,6 +39,7 @@ class PCFG:
             raise GrammarError(f"{symbol} derives itself: recursive grammars are not supported yet")
         self.grammar = grammar
         self.terminals = grammar.terminals
+        self.mass = 1.0
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Sentence]:
         if self._small is not None:
@@ -97,8 +101,10 @@ class PCFG:
 
     @cached_property
     def _derivations(self) -> int:
-        """Number of derivations: an upper bound of the number of sentences, equal if none is ambiguous."""
-        return self._fold(lambda _: 1, math.prod, sum)
+        """Number of derivations, up to a cap: at least the number of sentences, and equal if none is ambiguous."""
+        return self._fold(
+            lambda _: 1, lambda parts: min(math.prod(parts), _MANY), lambda options: min(sum(options), _MANY)
+        )
 
     def _fold(
         self,
@@ -120,7 +126,8 @@ class PCFG:
 
     def _table(self, limit: int) -> SentenceTable:
         if self._derivations > limit:
-            raise NotEnumerableError(f"the language has {self._derivations} derivations, more than {limit}")
+            count = f"more than {_MANY}" if self._derivations == _MANY else str(self._derivations)
+            raise NotEnumerableError(f"the language has {count} derivations, {limit} can be written out")
         return self._small if self._small is not None else self._write_out()
 
     def _write_out(self) -> SentenceTable:

@@ -46,6 +46,10 @@ class Language(Protocol):
     def terminals(self) -> tuple[str, ...]:
         """The words, in a fixed order."""
 
+    @property
+    def mass(self) -> float:
+        """The share of the language that this one was truncated from; 1 for one that was not."""
+
     def sample(self, n: int, rng: np.random.Generator) -> list[Sentence]:
         """`n` independent sentences, drawn exactly: no depth cut, no length cut."""
 
