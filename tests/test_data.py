@@ -64,7 +64,7 @@ def scored(batches: Sequence[ScoredBatch]) -> list[Sentence]:
 def training_set(module: LanguageData) -> list[Sentence]:
     batches = module.train_dataloader()
     assert isinstance(batches, ShuffledBatches)
-    return decoded(batches.rows)
+    return decoded(batches.rows, module.vocabulary)
 
 
 def fresh(module: LanguageData, steps: int) -> list[Tensor]:
@@ -406,6 +406,21 @@ def test_holding_out_nothing_or_all_is_refused_before_anything_is_drawn(share: f
     message = f"^data.holdout={share}: holds out {count} of the language's 17 sentences; at least one must"
     with pytest.raises(ConfigError, match=message):
         data_of(holdout=share)
+
+
+def test_holding_out_almost_all_of_the_probability_is_refused() -> None:
+    """Drawing from what stays would take forever. A seed that holds out the rare sentence is fine."""
+    language = from_text("S -> 'often' [0.999999999999] | 'never' [1e-12]", "S")
+    refused = 0
+    for seed in range(20):
+        try:
+            module = data_of(seed, language, holdout=0.5)
+        except ConfigError as error:
+            assert "data.holdout=0.5: what stays has 1e-12 of the probability" in str(error)
+            refused += 1
+        else:
+            assert training_set(module) == [("often",)] * 203
+    assert 0 < refused < 20
 
 
 def test_a_language_of_one_sentence_has_nothing_to_hold_out() -> None:

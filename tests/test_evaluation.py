@@ -647,10 +647,11 @@ def test_measures_of_samples_by_hand() -> None:
     assert measures["sampled/coverage"] == pytest.approx((2 / 5 + 1 / 5 + 0) / 3, abs=1e-15)
     low, high = wilson_interval(5, 10)
     assert (measures["sampled/validity_low"], measures["sampled/validity_high"]) == (low, high)
-    half = 1.9599639845400545 * (1 / 3) / math.sqrt(3)  # the deviation of 1/3, 2/3, 1 is 1/3
-    assert measures["sampled/distinct_low"] == pytest.approx(2 / 3 - half, abs=1e-12)
+    # Student's t for 2 degrees has the closed form √(2 a² / (1 − a²)) with a = 0.95. The deviation of 1/3, 2/3, 1 is 1/3.
+    t = math.sqrt(2 * 0.95**2 / (1 - 0.95**2))
+    assert measures["sampled/distinct_low"] == 0.0 > 2 / 3 - t * (1 / 3) / math.sqrt(3)
     assert measures["sampled/distinct_high"] == 1.0  # it would be above: no share is
-    half = 1.9599639845400545 * 0.2 / math.sqrt(3)
+    half = t * 0.2 / math.sqrt(3)
     assert measures["sampled/coverage_low"] == 0.0
     assert measures["sampled/coverage_high"] == pytest.approx(0.2 + half, abs=1e-12)
 
@@ -688,10 +689,16 @@ def test_the_exact_validity_lies_near_the_sampled_interval(causal: bool, tempera
 
 def test_the_estimate_of_validity_is_a_share_with_its_standard_error() -> None:
     samples = [sample("a", temperature=0.8)] * 30 + [sample("b", valid=False, temperature=0.8)] * 10
+    z2 = 1.9599639845400545**2
     assert estimate_validity(samples) == {
         "truth/T0_8/validity": 0.75,
-        "truth/T0_8/validity_stderr": pytest.approx(math.sqrt(0.75 * 0.25 / 40), abs=1e-15),
+        # Half of Wilson's interval in units of z: √(p (1 − p) / n + z² / 4n²) / (1 + z² / n)
+        "truth/T0_8/validity_stderr": pytest.approx(
+            math.sqrt(0.75 * 0.25 / 40 + z2 / (4 * 40**2)) / (1 + z2 / 40), abs=1e-15
+        ),
     }
+    nothing = estimate_validity([sample("b", valid=False)] * 10)
+    assert nothing["truth/validity"] == 0 < nothing["truth/validity_stderr"]
 
 
 # ---- names -------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from grammarlab.config import (
     TrainConfig,
     TrainerConfig,
 )
+from grammarlab.data import ShuffledBatches
 from grammarlab.parts import config_from_dict, config_to_dict, load_checkpoint
 from grammarlab.task import DivergedError
 
@@ -233,6 +234,25 @@ def test_a_signal_during_validation_loses_no_step(tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     last = tmp_path / "part/checkpoints/last.ckpt"
     assert torch.load(last, weights_only=True)["global_step"] == 3
+    resumed = run.train(with_dropout(checkpoint=str(last)), tmp_path / "rest", progress_bar=False)
+    assert repeated(resumed) == repeated(whole)
+
+
+def test_a_signal_between_two_steps_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run.train(with_dropout(), tmp_path / "whole", progress_bar=False)
+    original = ShuffledBatches._advance
+
+    def interrupt(self: ShuffledBatches) -> None:
+        original(self)
+        if self.epoch == 1 and self.batch == 1:  # the fourth batch is fetched, its step has not begun
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ShuffledBatches, "_advance", interrupt)
+    with pytest.raises(Interrupted):
+        run.train(with_dropout(), tmp_path / "part", progress_bar=False)
+    monkeypatch.undo()
+    last = tmp_path / "part/checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 4
     resumed = run.train(with_dropout(checkpoint=str(last)), tmp_path / "rest", progress_bar=False)
     assert repeated(resumed) == repeated(whole)
 

@@ -196,7 +196,7 @@ class StopOnSignal(Callback):
 
     def __init__(self, checkpoints: Checkpoints | None) -> None:
         self._checkpoints = checkpoints
-        self._fitting = False
+        self._fitting = self._listening = False
         self._pending: int | None = None
 
     @contextmanager
@@ -205,9 +205,11 @@ class StopOnSignal(Callback):
             yield  # only the main thread may set handlers
             return
         before = {signum: signal.signal(signum, self._receive) for signum in (signal.SIGTERM, signal.SIGINT)}
+        self._listening = True
         try:
             yield
         finally:
+            self._listening = False
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
@@ -218,6 +220,9 @@ class StopOnSignal(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._fitting = True
+        # Lightning has put a handler of its own before this one, which would end the fit at its next look, unsaved.
+        if self._listening:
+            signal.signal(signal.SIGTERM, self._receive)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from grammarlab.generation import evaluating, generate, next_token_log_probs
-from grammarlab.intervals import mean_and_half, wilson_interval
+from grammarlab.intervals import Z95, mean_and_half, wilson_interval
 from grammarlab.language import Language, NotEnumerableError, Sentence
 from grammarlab.measures import measure_name
 from grammarlab.model import Decoder
@@ -339,7 +339,7 @@ def estimate_validity(samples: Sequence[Sample]) -> dict[str, float]:
     valid, n = sum(sample.valid for sample in samples), len(samples)
     low, high = wilson_interval(valid, n)
     name = measure_name("truth", samples[0].temperature, "validity")
-    return {name: valid / n, f"{name}_stderr": (high - low) / (2 * 1.959964)}
+    return {name: valid / n, f"{name}_stderr": (high - low) / (2 * Z95)}
 
 
 def _mean_interval(values: Sequence[float], temperature: float) -> tuple[float, float, float]:

@@ -8,6 +8,8 @@ from functools import cache
 from statistics import NormalDist
 from typing import Any
 
+Z95 = NormalDist().inv_cdf(0.975)
+
 
 @cache
 def t_quantile(degrees: int) -> float:
@@ -35,7 +37,7 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
 
 def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     """Of a proportion: Wilson, "Probable inference" (1927). It stays inside 0 … 1, also at both ends."""
-    z = NormalDist().inv_cdf(0.975)
+    z = Z95
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))

@@ -246,6 +246,17 @@ def test_a_sentence_of_many_parses_takes_no_more_than_a_chart() -> None:
     assert language.log_prob([tuple("+".join("n" * terms))])[0] == pytest.approx(want, rel=TIGHT)
 
 
+def test_a_rule_of_many_symbols_that_may_be_empty_takes_no_more_than_a_chart() -> None:
+    """40 coins: the number of heads is binomial, and C(40, 20) ways lead to 20 of them."""
+    coins, heads = 40, 20
+    language = by_chart("S -> " + "A " * coins + "\nA -> 'a' |", "S")
+    share = [math.comb(coins, k) / 2**coins for k in range(coins + 1)]
+    sentence = ("a",) * heads
+    assert language.log_prob([sentence])[0] == pytest.approx(math.log(share[heads]), rel=TIGHT)
+    ends = [share[k] / math.fsum(share[k:]) for k in range(heads + 1)]
+    assert language.next_token_probs(sentence)[:, -1].tolist() == pytest.approx(ends, rel=1e-10)
+
+
 # Laws of every language, on both ways
 
 
@@ -471,7 +482,7 @@ def test_truncation_knows_the_mass_that_it_keeps_also_twice() -> None:
     kept = {n: float(sum(p for s, p in true.items() if len(s) <= n)) for n in (1, 3)}
     three = from_text(written(rules), "S").truncated(3)
     one = three.truncated(1)
-    assert isinstance(three, SentenceTable) and isinstance(one, SentenceTable)
+    assert from_text(written(rules), "S").mass == 1
     assert three.mass == pytest.approx(kept[3], rel=TIGHT)
     assert one.mass == pytest.approx(kept[1], rel=TIGHT)
     assert dict(one.enumerate()) == pytest.approx(dict(from_text(written(rules), "S").truncated(1).enumerate()))
@@ -563,6 +574,16 @@ def test_a_language_beyond_the_limit_is_not_written_out() -> None:
             match=r"the language has \d+ (derivations, \d+ can be written out|sentences, more than \d+)",
         ):
             ask()
+
+
+@pytest.mark.parametrize("depth", [15, 40])
+def test_more_derivations_than_can_be_written_down_are_just_too_many(depth: int) -> None:
+    """Each level squares their number: 10^5800 at 15 levels, and 40 would fill any memory with digits."""
+    language = from_text(unrolled("S '+' S [.4] | 'n' [.6]", depth, "'n'"), f"S{depth}")
+    for ask in (language.enumerate, language.size, lambda: language.truncated(5)):
+        with pytest.raises(NotEnumerableError, match="more than"):
+            ask()
+    assert language.log_prob([tuple("n+n+n")])[0] == pytest.approx(math.log(216 / 3125), rel=TIGHT)
 
 
 def test_the_limit_counts_derivations() -> None:
