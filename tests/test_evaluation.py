@@ -647,7 +647,7 @@ def test_measures_of_samples_by_hand() -> None:
     assert measures["sampled/coverage"] == pytest.approx((2 / 5 + 1 / 5 + 0) / 3, abs=1e-15)
     low, high = wilson_interval(5, 10)
     assert (measures["sampled/validity_low"], measures["sampled/validity_high"]) == (low, high)
-    # Student's t for 2 degrees has the closed form √(2 a² / (1 − a²)) with a = 0.95. The deviation of 1/3, 2/3, 1 is 1/3.
+    # Student's t for 2 degrees of freedom is √(2 a² / (1 − a²)), a = 0.95; the deviation of 1/3, 2/3, 1 is 1/3.
     t = math.sqrt(2 * 0.95**2 / (1 - 0.95**2))
     assert measures["sampled/distinct_low"] == 0.0 > 2 / 3 - t * (1 / 3) / math.sqrt(3)
     assert measures["sampled/distinct_high"] == 1.0  # it would be above: no share is
