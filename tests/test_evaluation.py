@@ -531,6 +531,11 @@ def test_leakage_is_an_excess_of_more_than_three_standard_errors(errors: float, 
     assert leaks([mean - 1, mean + 1] * 53) == flagged
 
 
+def test_one_sentence_says_nothing_about_leakage() -> None:
+    assert not leaks([-9.0])
+    assert leaks([-9.0] * 2)
+
+
 def test_a_model_that_sees_what_it_predicts_is_flagged() -> None:
     # In a full pass over whole sentences, as in training, a model without the mask can copy the next token.
     class Copier(Oracle):

@@ -321,6 +321,16 @@ def test_rows_that_ended_are_padded_and_the_others_go_on() -> None:
     assert min(lengths) < max(lengths)
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_the_width_is_that_of_the_longest_row(cache: bool) -> None:
+    model = decoder()
+    for end_bias in (0.0, 3.0, 1e9):
+        with torch.no_grad():
+            model.head.bias[END] = end_bias
+        rows = generate(model, PROMPTS[:3], end_id=END, seed=3, cache=cache)
+        assert (rows[:, -1] != PAD).any()
+
+
 def test_a_row_stops_when_the_context_is_full_and_gets_one_last_token() -> None:
     model = decoder(context=5)
     with torch.no_grad():
