@@ -102,3 +102,9 @@ def test_a_language_of_the_empty_sentence_alone_has_the_special_tokens() -> None
     vocabulary = Vocabulary(())
     assert len(vocabulary) == 3
     assert vocabulary.column_ids.tolist() == [vocabulary.end_id]
+
+
+@pytest.mark.parametrize("token", ["<pad>", "<begin>", "<end>"])
+def test_a_special_token_is_no_word(token: str) -> None:
+    with pytest.raises(ValueError, match="unknown word"):
+        Vocabulary(("a",)).word_ids([token])

@@ -42,11 +42,11 @@ class Vocabulary:
 
     def word_ids(self, words: Sequence[str]) -> list[int]:
         """Raises `ValueError` naming an unknown word."""
-        try:
-            return [self._ids[word] for word in words]
-        except KeyError as error:
-            known = ", ".join(self.tokens[len(SPECIAL_TOKENS) :][:20])
-            raise ValueError(f"unknown word {error.args[0]!r}; the language has {known}") from None
+        for word in words:
+            if word not in self._ids or word in SPECIAL_TOKENS:
+                known = ", ".join(self.tokens[len(SPECIAL_TOKENS) :][:20])
+                raise ValueError(f"unknown word {word!r}; the language has {known}")
+        return [self._ids[word] for word in words]
 
     def decode(self, row: Sequence[int]) -> Sentence:
         """The words of one row: what stands before the first end or pad, begin left out."""

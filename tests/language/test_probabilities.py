@@ -396,10 +396,10 @@ def test_the_chart_of_a_random_grammar_holds_the_mass_of_every_span_and_prefix(r
         chart = Chart(grammar, words)
         for name, (i, j) in itertools.product(rules, itertools.combinations_with_replacement(range(len(words) + 1), 2)):
             want = float(true[name].get(words[i:j], 0))
-            assert chart.inside(Nonterminal(name), i, j) == pytest.approx(want, rel=TIGHT, abs=0)
+            assert math.exp(chart.inside(Nonterminal(name), i, j)) == pytest.approx(want, rel=TIGHT, abs=0)
         for length in range(len(words) + 1):
             mass = [float(m) for m in next_mass(true["N0"], grammar.terminals, words[:length])]
-            assert chart.next_token_mass(length).tolist() == pytest.approx(mass, rel=TIGHT, abs=0)
+            assert np.exp(chart.next_token_logs(length)).tolist() == pytest.approx(mass, rel=TIGHT, abs=0)
 
 
 @EACH_EXAMPLE
@@ -623,3 +623,15 @@ def test_a_table_is_renormalised_and_scores_by_its_own_words() -> None:
 def test_a_table_without_mass_is_refused(rows: dict[Words, float]) -> None:
     with pytest.raises(ValueError, match="a language needs a sentence of positive probability"):
         SentenceTable(("a",), rows)
+
+
+def test_a_long_sentence_does_not_underflow() -> None:
+    """330 words of ten each: 10^-330 is no float, its log is."""
+    words = [chr(ord("a") + index) for index in range(10)]
+    text = f"S -> {'W ' * 330}\nW -> {' | '.join(map(repr, words))}"
+    language = from_text(text, "S")
+    sentence = tuple(words[index % 10] for index in range(330))
+    assert language.log_prob([sentence])[0] == pytest.approx(-330 * math.log(10), rel=1e-12)
+    rows = language.next_token_probs(sentence[:3])
+    assert rows[:, :-1] == pytest.approx(np.full((4, 10), 0.1), abs=1e-12)
+    assert rows[:, -1].tolist() == [0.0] * 4

@@ -44,7 +44,10 @@ __all__ = [
 
 def from_text(text: str, start: str) -> Language:
     """The language of a grammar in the notation of `grammarlab.language.grammar`. Raises `GrammarError`."""
-    return PCFG(parse_grammar(text, start))
+    try:
+        return PCFG(parse_grammar(text, start))
+    except RecursionError:
+        raise GrammarError("symbols are nested deeper than about a thousand levels") from None
 
 
 def load(name: str, start: str | None = None) -> Language:
