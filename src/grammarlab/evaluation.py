@@ -28,14 +28,16 @@ from grammarlab.vocabulary import Vocabulary
 # ---- the loss on a set of sentences, and the language's own --------------------------------------------------------
 
 
-def inputs_and_targets(rows: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
-    """(B, T + 1) rows to (B, T) inputs and targets. The end token is predicted and never an input.
+def inputs_and_targets(rows: Tensor, model: Decoder) -> tuple[Tensor, Tensor]:
+    """(B, T + 1) rows to (B, T) inputs and targets. The end token is predicted and never seen.
 
     So a sentence is the same to the model whatever longer ones are in its batch: one that is not causal would see the
-    end token of the shorter ones.
+    end token of the shorter ones, and gets padding there. To a causal one it is behind all that counts.
     """
-    targets = rows[:, 1:]
-    return rows[:, :-1].masked_fill(targets == pad_id, pad_id), targets
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    if model.config.causal:
+        return inputs, targets
+    return inputs.masked_fill(targets == model.pad_id, model.pad_id), targets
 
 
 def sentence_losses(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

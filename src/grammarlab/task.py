@@ -94,7 +94,7 @@ class DecoderTask(pl.LightningModule):
     # ---- training ----
 
     def training_step(self, rows: Tensor, batch_index: int) -> Tensor:
-        inputs, targets = inputs_and_targets(rows, self.model.pad_id)
+        inputs, targets = inputs_and_targets(rows, self.model)
         logits = self.model(inputs)
         # Every row predicts at least its end, so there is always a target.
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=self.model.pad_id)
@@ -143,6 +143,15 @@ class DecoderTask(pl.LightningModule):
         self._recent.clear()
         self._untimed = 0
         self._clock = time.perf_counter()
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        if gradient_clip_val is not None:  # Lightning would look through its settings at every step
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         config = self.optimizer_config
@@ -195,7 +204,7 @@ class DecoderTask(pl.LightningModule):
 
     def _score(self, metric: ExcessLoss, batch: tuple[Tensor, Tensor]) -> None:
         rows, log_probs = batch
-        inputs, targets = inputs_and_targets(rows, self.model.pad_id)
+        inputs, targets = inputs_and_targets(rows, self.model)
         losses, tokens = sentence_losses(self.model(inputs), targets, self.model.pad_id)
         metric.update(losses, -log_probs, tokens)
 
