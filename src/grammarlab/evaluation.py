@@ -350,8 +350,9 @@ def _mean_interval(values: Sequence[float], temperature: float) -> tuple[float, 
     Wilson's is then a safe one, since no share between 0 and 1 varies more than a yes or no of the same mean. Greedy
     generation has no chance in it: its values are equal for certain.
     """
+    if min(values) == max(values):  # their deviation may still be a rounding error above 0
+        mean = values[0]
+        return (mean, *wilson_interval(mean * len(values), len(values))) if temperature > 0 else (mean, mean, mean)
     mean, half = mean_and_half(values)
     assert half is not None  # at least two groups
-    if temperature > 0 and half == 0:
-        return mean, *wilson_interval(mean * len(values), len(values))
     return mean, max(0.0, mean - half), min(1.0, mean + half)
