@@ -134,6 +134,7 @@ REFUSED = [
     (["language.start=T"], "language=captions: start symbol 'T' has no rule; the grammar defines Caption"),
     (["language.grammar='S -> \"a\" [0.5]'", "language.start=S"], "sum to 0.5"),
     (["checkpoint=nowhere"], "checkpoint=nowhere: no such file"),
+    (["hydra.run.dir=/dev/null/run"], "/dev/null/run: Not a directory"),
     (["seed", "2"], "cannot read 'seed': options are written name=value, without blanks around the ="),
     (["name=(("], "cannot read 'name=((': a value with special characters needs quotes"),
 ]

@@ -113,13 +113,13 @@ def _errors_said(schema: type) -> Iterator[None]:
     """Turn an error into what is said of it and an exit status, before Hydra says it in many lines."""
     try:
         yield
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+    except BrokenPipeError:
+        raise SystemExit(_reader_gone()) from None
+    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
         if os.environ.get("GRAMMARLAB_TRACEBACK"):
             traceback.print_exc()
         print(f"error: {one_line(error, schema)}", file=sys.stderr)
         raise SystemExit(1) from None
-    except BrokenPipeError:
-        raise SystemExit(_reader_gone()) from None
     except Exception:
         traceback.print_exc()
         raise SystemExit(1) from None

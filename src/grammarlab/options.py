@@ -23,6 +23,8 @@ def one_line(error: BaseException, schema: type) -> str:
     `schema`: the dataclass among whose options a misspelt one is looked for.
     """
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
         return f"cannot read {error.override!r}: options are written name=value, without blanks around the ="
     if isinstance(error, OverrideParseException):
