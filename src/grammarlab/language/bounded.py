@@ -1,0 +1,93 @@
+"""A grammar's language given that a sentence has at most so many words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from grammarlab.language import lengths
+from grammarlab.language.earley import LOG, Floats, Ints
+from grammarlab.language.engine import Engine
+from grammarlab.language.lengths import Laws, Series
+from grammarlab.language.normal_form import NUMBERS, normal_form
+from grammarlab.language.sampler import Keys
+
+# Above this share of sentences within the limit, drawing until one is within it is faster than drawing within it.
+_REJECTION = 0.05
+
+# A limit that is felt with less probability than this changes no digit of a distribution.
+_UNFELT = 1e-18
+
+# Up to this greatest length of a finite language it is worth knowing where its limit is not felt.
+_LONGEST_TILTED = 4_096
+
+_STEP = 1e-30  # of the complex step
+
+
+class Bounded:
+    """Sums, sentences and distributions given at most `length` words."""
+
+    def __init__(self, engine: Engine, length: int) -> None:
+        self.engine, self.length = engine, length
+        self._series: Series = engine.series(engine.form)
+        self._laws: Laws = lengths.laws(self._series, length)
+        self.law = np.array(self._laws.symbols[self._series.start])  # P(words = n), not renormalised
+        self.law[0] = engine.form.empty.get(engine.form.start, 0.0)
+        self.mass = math.fsum(self.law)
+
+    def derivation_entropy(self) -> float:
+        """Entropy of a derivation given the limit, in nats."""
+        form = normal_form(
+            self.engine.grammar, lambda p: complex(p, _STEP * p * math.log(p) if p < 1 else 0.0), NUMBERS
+        )
+        series = self.engine.series(form)
+        # Weights that all are whole numbers' are real arrays where no rule has a choice.
+        law = lengths.laws(series, self.length).symbols[series.start].astype(complex)
+        law[0] = form.empty.get(form.start, 0.0)
+        p_log_p = math.fsum(law.imag / _STEP)  # Σ p log p over the derivations within the limit
+        return max(0.0, math.log(self.mass) - p_log_p / self.mass)
+
+    def draw(self, keys: Keys) -> tuple[Ints, Ints]:
+        """Words and bounds of a sentence for each key."""
+        if self.mass > _REJECTION:
+            return self.engine.draw(keys, self.length)[:2]
+        return lengths.draw(self._series, self._laws, np.cumsum(self.law), keys)
+
+    def rows(self, sentence: Sequence[str]) -> Floats:
+        """(len + 1, V + 1) distribution after each prefix, given the limit; 0 where it is impossible."""
+        chart = self.engine.chart(sentence)
+        lefts = np.array(self.engine.form.lefts, dtype=np.int64)
+        own = chart.begun[chart.item_start, lefts[chart.item_state]]
+        logs = chart.arithmetic == LOG
+        begun = np.exp(chart.begun) if logs else chart.begun
+        share = np.exp(chart.item_value + own) if logs else chart.item_value * own
+        items = (chart.item_ptr, chart.item_start, chart.item_state, share, begun)
+        if self._tilted and lengths.tail_bound(self._series, self.length, *self._tilted, lefts, *items) < _UNFELT:
+            return chart.rows
+        return lengths.bounded_rows(self._series, self._laws, lefts, chart.rows, *items)
+
+    @cached_property
+    def _tilted(self) -> tuple[float, Floats, Floats, Floats] | None:
+        """The x for which the bound on a sentence's length is least, and the power series there; None if infinite."""
+        series, longest = self._series, self.engine.longest
+        if longest > _LONGEST_TILTED:
+            return None
+        laws = lengths.laws(series, int(longest))
+        powers = np.arange(longest + 1)
+        x = np.exp(np.linspace(0.001, 2, 400))
+        bounds = np.log((x[:, None] ** powers) @ laws.symbols[series.start]) - (self.length + 1) * np.log(x)
+        best = float(x[np.argmin(bounds)])
+        at = best**powers
+        states = [*(laws.states @ at), 1.0]  # the last for a rest of nothing
+        form = self.engine.form
+        units, corners = np.zeros((2, form.n_symbols, form.n_symbols))
+        for (upper, lower), weight in form.units.items():
+            units[upper, lower] = weight
+        for left, first, target, weight in form.corners:
+            if first < form.n_symbols:
+                corners[left, first] += weight * states[target]
+        below = units @ np.linalg.inv(np.eye(form.n_symbols) - corners @ units)
+        return best, laws.symbols @ at, laws.after @ at, below
