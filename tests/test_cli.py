@@ -128,7 +128,7 @@ REFUSED = [
     (["trainer.accelerator=tpu"], "trainer.accelerator=tpu: Invalid value"),
     (["trainer.max_epochs=2", "data.train_size=null"], "trainer.max_epochs=2: has no meaning"),
     (["optimizer.warmup_steps=800"], "optimizer.warmup_steps=800: must be below trainer.max_steps=800"),
-    (["language=nonesuch"], "language=nonesuch: no such choice; there are captions, file"),
+    (["language=nonesuch"], "language=nonesuch: no such choice; there are anbn, arithmetic, captions, "),
     (["language=file"], "language.file: must be given"),
     (["language=file", "language.file=nowhere", "language.start=S"], "language.file=nowhere: No such file"),
     (["language.start=T"], "language=captions: start symbol 'T' has no rule; the grammar defines Caption"),

@@ -23,7 +23,11 @@ CHOICES = [
 @pytest.mark.parametrize("group, name", CHOICES, ids=["=".join(choice) for choice in CHOICES])
 def test_every_choice_composes_and_builds(group: str, name: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = cli.to_config(compose("train", [f"{group}={name}"]), TrainConfig)
+        # Languages of long sentences need room for the shortest; few of them say as much as many.
+        room = ["model.context=800" if name.startswith(("cfg3", "random")) else "model.context=40"]
+        few = ["evaluation.samples=4", "data.train_size=4", "data.validation_size=4", "data.test_size=4"]
+        options = [*room, *few] if group == "language" else []
+        config = cli.to_config(compose("train", [f"{group}={name}", *options]), TrainConfig)
     assert build_parts(config).model is not None
 
 
@@ -39,7 +43,7 @@ def test_every_language_of_the_library_loads_by_its_name(path: Path) -> None:
     entry = yaml.safe_load(path.read_text())
     assert entry["name"] == path.stem
     if path.stem == "file":
-        with pytest.raises(ValueError, match="no language 'file' in the library; it has captions"):
+        with pytest.raises(ValueError, match=r"no language 'file' in the library; it has .*captions"):
             load("file")
     else:
         assert load(path.stem).mean_length().value > 0

@@ -54,6 +54,11 @@ class Accelerator(StrEnum):
     cuda = auto()
 
 
+class GeneratorName(StrEnum):
+    dyck = auto()
+    random = auto()
+
+
 class BenchmarkName(StrEnum):
     step = auto()
 
@@ -85,14 +90,21 @@ def _at_least(minimum: float, **options: float | None) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class LanguageConfig:
-    """A grammar, inline or in a file, and the symbol to start from."""
+    """A grammar, inline, in a file or from a generator, and the symbol to start from."""
 
     name: str = "inline"
     start: str = "S"
     grammar: str | None = None
     file: str | None = None
+    generator: GeneratorName | None = None
+    parameters: dict[str, float] = field(default_factory=dict)  # that its probabilities name, or its generator takes
+    allow_improper: bool = False  # take a grammar some of whose derivations never end given that they end
 
     def __post_init__(self) -> None:
+        if self.generator is not None:
+            for option, value in (("grammar", self.grammar), ("file", self.file)):
+                _require(value is None, f"language.{option}", value, f"excludes language.generator={self.generator}")
+            return
         if self.grammar is not None and self.file is not None:
             raise ConfigError(
                 f"language.file={self.file}: language={self.name} has a grammar; say language=file with it"

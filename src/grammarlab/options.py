@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeVar, get_type_hints
 
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -84,7 +84,7 @@ def _option_names(schema: type, prefix: str = "") -> list[str]:
 def to_config(config: DictConfig, schema: type[T]) -> T:
     """The typed configuration, checked by its dataclasses. Raises `ConfigError`."""
     known = set(_option_names(schema))
-    for option in _keys(config):
+    for option in _keys(config, known):
         if option not in known:  # `+model.casual=false` gets past Hydra's own check
             raise ConfigError(_unknown(option, schema))
     converted = OmegaConf.to_object(config)
@@ -92,8 +92,11 @@ def to_config(config: DictConfig, schema: type[T]) -> T:
     return converted
 
 
-def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
+def _keys(config: DictConfig, known: Collection[str], prefix: str = "") -> Iterator[str]:
+    """The options of a configuration; those of a dictionary, whose keys are the user's, as one."""
     for key in config:
-        yield f"{prefix}{key!s}"
-        if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
-            yield from _keys(config[key], f"{prefix}{key!s}.")
+        option = f"{prefix}{key!s}"
+        yield option
+        below = not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig)
+        if below and any(name.startswith(f"{option}.") for name in known):
+            yield from _keys(config[key], known, f"{option}.")

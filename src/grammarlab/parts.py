@@ -12,10 +12,10 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from grammarlab.config import ConfigError, LanguageConfig, ModelConfig, TrainConfig
+from grammarlab.config import ConfigError, GeneratorName, LanguageConfig, ModelConfig, TrainConfig
 from grammarlab.data import LanguageData
 from grammarlab.evaluation import Truth
-from grammarlab.language import Language, NotEnumerableError, from_text, library_folder
+from grammarlab.language import Language, from_text, library_folder, written
 from grammarlab.model import Decoder
 from grammarlab.vocabulary import Vocabulary
 
@@ -44,7 +44,10 @@ def read_text(option: str, path: str) -> str:
 
 def library_language(name: str) -> LanguageConfig:
     """A language of the library, for a configuration made in code."""
-    return LanguageConfig(**yaml.safe_load((library_folder() / f"{name}.yaml").read_text(encoding="utf-8")))
+    entry = yaml.safe_load((library_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+    if "generator" in entry:
+        entry["generator"] = GeneratorName(entry["generator"])
+    return LanguageConfig(**entry)
 
 
 def with_grammar_inline(config: TrainConfig) -> TrainConfig:
@@ -54,7 +57,7 @@ def with_grammar_inline(config: TrainConfig) -> TrainConfig:
         return config
     text = read_text("language.file", language.file)
     name = Path(language.file).stem if language.name == "file" else language.name
-    return dataclasses.replace(config, language=LanguageConfig(name=name, start=language.start, grammar=text))
+    return dataclasses.replace(config, language=dataclasses.replace(language, name=name, grammar=text, file=None))
 
 
 @dataclass(slots=True)
@@ -76,12 +79,6 @@ def build_parts(config: TrainConfig) -> Parts:
     words = config.model.context - 1
     try:
         language = full.truncated(words)
-    except NotEnumerableError as error:
-        raise ConfigError(
-            f"model.context={config.model.context}: it holds {words} words, the longest sentence has "
-            f"{full.max_length():g}, and {error}, too many to be taken given the length; set model.context to "
-            f"{full.max_length() + 1:g} or more"
-        ) from None
     except ValueError as error:
         raise ConfigError(
             f"model.context={config.model.context}: it holds the begin token and {words} words; {error}"
@@ -109,11 +106,11 @@ def build_parts(config: TrainConfig) -> Parts:
 
 
 def _read_grammar(config: LanguageConfig) -> tuple[Language, list[str]]:
-    assert config.grammar is not None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            language = from_text(config.grammar, config.start)
+            text, parameters = written(config.grammar, config.generator, config.parameters)
+            language = from_text(text, config.start, parameters=parameters, allow_improper=config.allow_improper)
         except ValueError as error:
             raise ConfigError(f"language={config.name}: {error}") from None
     return language, [f"language={config.name}: {warning.message}" for warning in caught]

@@ -286,28 +286,6 @@ def test_a_rule_of_probability_0_is_never_used() -> None:
     assert language.enumerate() == [(("a",), 1.0)]
 
 
-RECURSIVE = {
-    "left": ("S -> S 'a' [.5] | 'a' [.5]", "S"),
-    "right": ("S -> 'a' S [.5] | 'a' [.5]", "S"),
-    "middle": ("S -> 'a' S 'b' [.5] | [.5]", "S"),
-    "itself alone": ("S -> S [.5] | 'a' [.5]", "S"),
-    "below the start": ("S -> 'a' X\nX -> 'b' | 'b' X", "X"),
-    "over two symbols": ("S -> 'a' X\nX -> 'b' Y | 'b'\nY -> X 'c'", "X"),
-    "behind what is shared": ("S -> X X Y\nX -> 'b'\nY -> X Y | X", "Y"),
-}
-
-
-@pytest.mark.parametrize(("text", "symbol"), RECURSIVE.values(), ids=RECURSIVE.keys())
-def test_recursive_grammars_are_refused_naming_the_symbol(text: str, symbol: str) -> None:
-    assert parse_grammar(text, "S").recursive_symbol() == Nonterminal(symbol)
-    with pytest.raises(GrammarError, match=f"^{symbol} derives itself: recursive grammars"):
-        from_text(text, "S")
-
-
-def test_symbols_used_twice_are_not_recursion() -> None:
-    assert parse_grammar("S -> X X Y | Y X\nX -> 'b' Z | Z\nY -> Z X\nZ -> 'a'", "S").recursive_symbol() is None
-
-
 # The library
 
 

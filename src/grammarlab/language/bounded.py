@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +32,8 @@ _STEP = 1e-30  # of the complex step
 class Bounded:
     """Sums, sentences and distributions given at most `length` words."""
 
-    def __init__(self, engine: Engine, length: int) -> None:
-        self.engine, self.length = engine, length
+    def __init__(self, engine: Engine, length: int, longest: float = math.inf) -> None:
+        self.engine, self.length, self._longest = engine, length, longest
         self._series: Series = engine.series(engine.form)
         self._laws: Laws = lengths.laws(self._series, length)
         self.law = np.array(self._laws.symbols[self._series.start])  # P(words = n), not renormalised
@@ -43,12 +45,24 @@ class Bounded:
         form = normal_form(
             self.engine.grammar, lambda p: complex(p, _STEP * p * math.log(p) if p < 1 else 0.0), NUMBERS
         )
-        series = self.engine.series(form)
-        # Weights that all are whole numbers' are real arrays where no rule has a choice.
-        law = lengths.laws(series, self.length).symbols[series.start].astype(complex)
+        series = self.engine.series(form, complex)
+        law = lengths.laws(series, self.length).symbols[series.start]
         law[0] = form.empty.get(form.start, 0.0)
         p_log_p = math.fsum(law.imag / _STEP)  # Σ p log p over the derivations within the limit
         return max(0.0, math.log(self.mass) - p_log_p / self.mass)
+
+    def derivations(self) -> float:
+        """Number of derivations within the limit, without empty and unit rules: at least that of sentences."""
+        units = {key: 1.0 for key in self.engine.form.units}
+        form = dataclasses.replace(
+            self.engine.form,
+            advances=[[(target, 1.0) for target, _ in row] for row in self.engine.form.advances],
+            corners=[corner._replace(weight=1.0) for corner in self.engine.form.corners],
+            units=units,
+        )
+        series = self.engine.series(form)
+        counts = lengths.laws(series, self.length).symbols[series.start]
+        return float(counts.sum()) + (form.start in form.empty)
 
     def draw(self, keys: Keys) -> tuple[Ints, Ints]:
         """Words and bounds of a sentence for each key."""
@@ -64,7 +78,7 @@ class Bounded:
         logs = chart.arithmetic == LOG
         begun = np.exp(chart.begun) if logs else chart.begun
         share = np.exp(chart.item_value + own) if logs else chart.item_value * own
-        items = (chart.item_ptr, chart.item_start, chart.item_state, share, begun)
+        items: tuple[Any, ...] = (chart.item_ptr, chart.item_start, chart.item_state, share, begun)
         if self._tilted and lengths.tail_bound(self._series, self.length, *self._tilted, lefts, *items) < _UNFELT:
             return chart.rows
         return lengths.bounded_rows(self._series, self._laws, lefts, chart.rows, *items)
@@ -72,7 +86,7 @@ class Bounded:
     @cached_property
     def _tilted(self) -> tuple[float, Floats, Floats, Floats] | None:
         """The x for which the bound on a sentence's length is least, and the power series there; None if infinite."""
-        series, longest = self._series, self.engine.longest
+        series, longest = self._series, self._longest
         if longest > _LONGEST_TILTED:
             return None
         laws = lengths.laws(series, int(longest))

@@ -150,8 +150,8 @@ def forward(t: Tables, sr: int, words: Ints, collapse: bool) -> Chart:
     `collapse`: take completions that lead to a single thing at once. Without it every span is recorded.
     """
     n, N, V, S = len(words), t.n_symbols, t.n_words, len(t.lefts)
-    zero = -np.inf if sr == LOG or sr == BEST else 0.0
-    one = 0.0 if sr == LOG or sr == BEST else 1.0
+    zero = -np.inf if sr in (LOG, BEST) else 0.0
+    one = 0.0 if sr in (LOG, BEST) else 1.0
     rows = np.zeros((n + 1, V + 1))
     begun = np.full((n + 1, N), zero)
     raw = np.full(V + 1, zero)
@@ -193,7 +193,7 @@ def forward(t: Tables, sr: int, words: Ints, collapse: bool) -> Chart:
                 item_ptr[k:] = n_items
                 break
             scale = one
-            if sr == REAL or sr == LOG:
+            if sr in (REAL, LOG):
                 scale = 1.0 / raw[word] if sr == REAL else -raw[word]
                 value += math.log(raw[word] / total) if sr == REAL else raw[word] - total
             ended = zero

@@ -9,19 +9,18 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from grammarlab.language import earley, sampler
-from grammarlab.language.grammar import Grammar
 from grammarlab.language.earley import BEST, COUNT, LOG, REAL, Chart, Floats, Ints, Tables
+from grammarlab.language.grammar import Grammar
 from grammarlab.language.lengths import Series
 from grammarlab.language.normal_form import BEST as BEST_WEIGHTS
 from grammarlab.language.normal_form import (
-    LONGEST,
     NUMBERS,
     ONE_OR_MORE,
-    Equation,
     NormalForm,
     Semiring,
     normal_form,
@@ -49,17 +48,24 @@ class Engine:
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> Floats:
         """(n,) natural log of each sentence's probability, on all cores if there is much to do."""
-        return self._over(sentences, lambda words, ends: earley.values(self.real, REAL, self.log, words, ends))
-
-    def ambiguous(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """(n,) whether a sentence has more than one derivation."""
-        return self._over(sentences, lambda words, ends: earley.values(self.count, COUNT, self.log, words, ends)) > 1
-
-    def _over(self, sentences: Sequence[Sequence[str]], work: Callable[[Ints, Ints], Floats]) -> Floats:
         lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
         words = self.indices([word for sentence in sentences for word in sentence])
-        ends = np.cumsum(lengths)
-        threads = min(len(os.sched_getaffinity(0)), 1 + int(lengths.sum()) // _WORDS_A_THREAD)
+        return self.log_probs_of(words, np.cumsum(lengths))
+
+    def log_probs_of(self, words: Ints, ends: Ints) -> Floats:
+        """(n,) the same of sentences that stand one after the other as word indices, sentence i before `ends[i]`."""
+        return self._over(words, ends, lambda words, ends: earley.values(self.real, REAL, self.log, words, ends))
+
+    def rows(self, sentence: Sequence[str]) -> Floats:
+        """(L + 1, V + 1) distribution of what comes after each prefix; 0 where it is impossible."""
+        return self.chart(sentence).rows
+
+    def ambiguous(self, words: Ints, ends: Ints) -> np.ndarray:
+        """(n,) whether a sentence has more than one derivation; sentences as in `log_probs_of`."""
+        return self._over(words, ends, lambda words, ends: earley.values(self.count, COUNT, self.log, words, ends)) > 1
+
+    def _over(self, words: Ints, ends: Ints, work: Callable[[Ints, Ints], Floats]) -> Floats:
+        threads = min(len(os.sched_getaffinity(0)), 1 + len(words) // _WORDS_A_THREAD)
         if threads == 1:
             return work(words, ends)
         # Many more parts than threads: the work of a sentence is not known before.
@@ -162,25 +168,8 @@ class Engine:
                 return shortest
             shortest = np.minimum(new, unknown)
 
-    @cached_property
-    def longest(self) -> float:
-        """Words of the longest sentence, or infinity."""
-        index = symbol_index(self.grammar)
-        lengths = LONGEST.solve(
-            [
-                Equation(
-                    index[left],
-                    sum(isinstance(symbol, str) for symbol in rule.right),
-                    tuple(index[symbol] for symbol in rule.right if not isinstance(symbol, str)),
-                )
-                for left, rules in self.grammar.rules.items()
-                for rule in rules
-            ]
-        )
-        return lengths[index[self.grammar.start]]
-
-    def series(self, form: NormalForm[complex]) -> Series:
-        """The normal form by left sides; of this grammar's rules, with whatever weights."""
+    def series(self, form: NormalForm[Any], kind: type = float) -> Series:
+        """The normal form by left sides; of this grammar's rules, with whatever weights, of the given kind."""
         corners: list[list[tuple[complex, ...]]] = [[] for _ in range(form.n_symbols)]
         units: list[list[tuple[complex, ...]]] = [[] for _ in range(form.n_symbols)]
         for left, *entry in form.corners:
@@ -191,12 +180,14 @@ class Engine:
             form.start,
             form.n_symbols,
             np.array(form.waits, dtype=np.int64),
-            *_lists(form.advances, 2),
-            *_lists(corners, 3),
-            *_lists(units, 2),
+            *_lists(form.advances, 2, kind),
+            *_lists(corners, 3, kind),
+            *_lists(units, 2, kind),
         )
 
-    def _tables(self, form: NormalForm[float], semiring: Semiring[float], convert: Callable[[Floats], Floats]) -> Tables:
+    def _tables(
+        self, form: NormalForm[float], semiring: Semiring[float], convert: Callable[[Floats], Floats]
+    ) -> Tables:
         n = form.n_symbols
         scans: Rows = [[] for _ in range(form.n_words)]
         above: Rows = [[] for _ in range(n)]
@@ -215,13 +206,14 @@ class Engine:
                 corners[lower][left, target] = total if old is None else semiring.add(old, total)
         # Whatever the arithmetic, what can follow is what has a probability to.
         reach = [matrix if form is self.form else (matrix > 0).astype(float) for matrix in self._reach]
-        arrays = [
+        arrays: list[Any] = [
             *_lists(form.advances, 2),
             *_lists(scans, 3),
             *_lists([[(*key, weight) for key, weight in row.items()] for row in corners], 3),
             *_lists(above, 2),
             *(array for matrix in reach for array in _lists([_entries(row) for row in matrix], 2)),
         ]
+        arrays = [convert(array) if array.dtype == np.float64 else array for array in arrays]
         return Tables(
             form.start,
             n,
@@ -229,7 +221,7 @@ class Engine:
             float(convert(np.array([form.empty.get(form.start, 0.0)]))[0]),
             np.array(form.lefts, dtype=np.int64),
             np.array(form.waits, dtype=np.int64),
-            *(convert(array) if array.dtype == np.float64 else array for array in arrays),
+            *arrays,
         )
 
 
@@ -254,12 +246,11 @@ def _cumulative(probabilities: Sequence[float]) -> Floats:
     return bounds
 
 
-def _lists(rows: Sequence[Sequence[tuple[complex, ...]]], width: int) -> list[np.ndarray]:
+def _lists(rows: Sequence[Sequence[tuple[complex, ...]]], width: int, kind: type = float) -> list[np.ndarray]:
     """The bounds of the rows in one array of all entries, then that array column by column, weights last."""
     flat = [entry for row in rows for entry in row]
-    weights = [entry[-1] for entry in flat]
     return [
         np.cumsum([0, *map(len, rows)], dtype=np.int64),
         *(np.array([entry[i] for entry in flat], dtype=np.int64) for i in range(width - 1)),
-        np.array(weights, dtype=complex if any(isinstance(weight, complex) for weight in weights) else float),
+        np.array([entry[-1] for entry in flat], dtype=kind),
     ]

@@ -6,15 +6,18 @@ The notation is that of `nltk.PCFG.fromstring`, one left side a line, widened an
     X -> "c" | "d"                      # no probabilities: uniform over the alternatives of X
     Y ->                                # an empty right side derives the empty sentence
 
-Terminals stand in quotes. A probability is a decimal, `1e-3` or an exact fraction such as `1/3`. A left side may
-have several lines; a line that ends in a backslash goes on in the next.
+Terminals stand in quotes. A probability is a decimal, `1e-3`, an exact fraction such as `1/3`, or an expression of
+named parameters such as `p`, `1-p` or `(1-p)/2`. A left side may have several lines; a line that ends in a backslash
+goes on in the next.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -124,27 +127,6 @@ class Grammar:
         }
         self.terminals: tuple[str, ...] = tuple(terminals)
 
-    def recursive_symbol(self) -> Nonterminal | None:
-        """A reachable symbol that derives itself, or None: then the language is finite."""
-        done: set[Nonterminal] = set()
-        path: set[Nonterminal] = set()
-
-        def visit(symbol: Nonterminal) -> Nonterminal | None:
-            if symbol in path:
-                return symbol
-            if symbol in done:
-                return None
-            path.add(symbol)
-            for rule in self.rules[symbol]:
-                for child in rule.right:
-                    if isinstance(child, Nonterminal) and (found := visit(child)):
-                        return found
-            path.discard(symbol)
-            done.add(symbol)
-            return None
-
-        return visit(self.start)
-
 
 def _check_group(left: Nonterminal, group: list[Rule]) -> None:
     seen: set[tuple[Symbol, ...]] = set()
@@ -201,21 +183,25 @@ def _productive(rules: dict[Nonterminal, list[Rule]]) -> set[Nonterminal]:
         productive |= new
 
 
-def parse_grammar(text: str, start: str) -> Grammar:
-    """Read a grammar from its notation.
+def parse_grammar(text: str, start: str, parameters: Mapping[str, float] | None = None) -> Grammar:
+    """Read a grammar from its notation. `parameters`: the values of those that its probabilities name.
 
     Raises `GrammarError` with the line number where the notation is wrong, and for every fault that `Grammar` names.
     """
     rules: list[Rule] = []
     stated: dict[Nonterminal, bool] = {}
     alternatives: dict[Nonterminal, list[tuple[Symbol, ...]]] = {}
+    values = {name: Fraction(value) for name, value in (parameters or {}).items()}
+    used: set[str] = set()
     for number, line in _logical_lines(text):
-        left, options = _parse_line(line, number)
+        left, options = _parse_line(line, number, values, used)
         for right, probability in options:
             if stated.setdefault(left, probability is not None) != (probability is not None):
                 raise GrammarError(f"line {number}: {left} has alternatives with and without a probability")
             alternatives.setdefault(left, []).append(right)
             rules.append(Rule(left, right, -1.0 if probability is None else probability))
+    if unused := sorted(values.keys() - used):
+        raise GrammarError(f"no probability names the parameter {unused[0]}")
     uniform = {left for left, has_probability in stated.items() if not has_probability}
     return Grammar(
         [Rule(r.left, r.right, 1 / len(alternatives[r.left])) if r.left in uniform else r for r in rules],
@@ -241,7 +227,9 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _parse_line(line: str, number: int) -> tuple[Nonterminal, list[tuple[tuple[Symbol, ...], float | None]]]:
+def _parse_line(
+    line: str, number: int, values: Mapping[str, Fraction], used: set[str]
+) -> tuple[Nonterminal, list[tuple[tuple[Symbol, ...], float | None]]]:
     tokens = _tokenise(line, number)
     if len(tokens) < 2 or tokens[0][0] != "name" or tokens[1][0] != "arrow":
         raise GrammarError(f"line {number}: expected `Left -> right side`, found {line.strip()!r}")
@@ -258,7 +246,7 @@ def _parse_line(line: str, number: int) -> tuple[Nonterminal, list[tuple[tuple[S
         elif probability is not None:
             raise GrammarError(f"line {number}: {value!r} after a probability; is a | missing?")
         elif kind == "probability":
-            probability = _parse_probability(value, number)
+            probability = _parse_probability(value, number, values, used)
         else:
             right.append(Nonterminal(value) if kind == "name" else value)
     return left, options
@@ -279,13 +267,45 @@ def _tokenise(line: str, number: int) -> list[tuple[str, str]]:
     return tokens
 
 
-def _parse_probability(text: str, number: int) -> float:
+def _parse_probability(text: str, number: int, values: Mapping[str, Fraction], used: set[str]) -> float:
     try:
         if len(text) > 60 or re.search(r"[eE][+-]?\d{4}", text):
             raise ValueError  # no probability, and an exact fraction of it could take forever
-        exact = Fraction(text.strip())
+        exact = _evaluate(text.strip(), ast.parse(text.strip(), mode="eval").body, values, used)
         if exact > 0 and float(exact) == 0:
             raise ValueError
         return float(exact)
-    except (ValueError, ZeroDivisionError, OverflowError):
+    except KeyError as error:
+        known = f"parameters are {', '.join(values)}" if values else "there are no parameters"
+        raise GrammarError(
+            f"line {number}: [{text}] is no probability; write 0.25, 1e-3 or 1/4 ({error.args[0]}: {known})"
+        ) from None
+    except (ValueError, SyntaxError, ZeroDivisionError, OverflowError):
         raise GrammarError(f"line {number}: [{text}] is no probability; write 0.25, 1e-3 or 1/4") from None
+
+
+def _evaluate(text: str, node: ast.expr, values: Mapping[str, Fraction], used: set[str]) -> Fraction:
+    """An expression of numbers and parameters, exactly. Raises `KeyError` for an unknown one."""
+    match node:
+        case ast.Constant(value=int() | float()):
+            written = Fraction(ast.get_source_segment(text, node) or "")  # 0.1 is a tenth
+            if written > 0 and float(written) == 0:
+                raise ValueError
+            return written
+        case ast.Name(id=name):
+            used.add(name)
+            return values[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            return _evaluate(text, operand, values, used) * (-1 if isinstance(sign, ast.USub) else 1)
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as sign, left=left, right=right):
+            sides = (_evaluate(text, side, values, used) for side in (left, right))
+            return _OPERATIONS[type(sign)](*sides)
+    raise ValueError
+
+
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}

@@ -9,7 +9,7 @@ N nonterminals, V words, S states, L the greatest length; a law is (L + 1,).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from grammarlab.language.earley import Floats, Ints, _room
 from grammarlab.language.sampler import Keys, seeded, uniform
 
-Weights = NDArray[np.float64] | NDArray[np.complex128]
+Weights = NDArray[Any]  # float64, or complex128 for a complex step
 
 
 class Series(NamedTuple):
@@ -166,7 +166,7 @@ def draw(t: Series, laws: Laws, cumulative: Floats, keys: Keys) -> tuple[Ints, I
                 u = uniform(state) * laws.states[s, n]
                 target, part = -1, n
                 for m in range(1, n + 1):
-                    share = laws.symbols[first, m] if first < N else float(m == 1)
+                    share = laws.symbols[first, m] if first < N else (1.0 if m == 1 else 0.0)
                     if share == 0:
                         continue
                     for e in range(t.advance_ptr[s], t.advance_ptr[s + 1]):

@@ -36,11 +36,14 @@ class Equation(NamedTuple, Generic[W]):
 class Semiring(Protocol[W]):
     """How weights of alternatives are added and weights of parts multiplied."""
 
-    one: W
+    @property
+    def one(self) -> W: ...
 
-    def add(self, a: W, b: W) -> W: ...
+    @property
+    def add(self) -> Callable[[W, W], W]: ...
 
-    def mul(self, a: W, b: W) -> W: ...
+    @property
+    def mul(self) -> Callable[[W, W], W]: ...
 
     def solve(self, equations: Sequence[Equation[W]]) -> dict[int, W]:
         """The least solution of x_left = Σ weight · Π x_right; zeros are left out."""
@@ -161,7 +164,6 @@ NUMBERS = Numbers()
 COUNTS: Discrete[float] = Discrete(1, 0, math.inf, lambda a, b: a + b, _times)  # of derivations, whole and exact
 ONE_OR_MORE: Discrete[float] = Discrete(1, 0, 2, lambda a, b: min(a + b, 2), lambda a, b: min(a * b, 2))
 BEST: Discrete[float] = Discrete(1.0, 0.0, 1.0, max, lambda a, b: a * b)  # probability of the best derivation
-LONGEST: Discrete[float] = Discrete(0, -math.inf, math.inf, max, lambda a, b: a + b)  # words of the longest yield
 
 
 class Corner(NamedTuple, Generic[W]):

@@ -1,15 +1,21 @@
-"""A language given by a probabilistic context-free grammar."""
+"""The language of a probabilistic context-free grammar.
+
+Small languages are written out once and answered from the table, by numpy alone; all others by the compiled engine,
+whose loading takes about a second. Both give the same numbers.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grammarlab.language.chart import Chart
-from grammarlab.language.grammar import Grammar, GrammarError, Nonterminal, Rule, Symbol
+from grammarlab.language.ambiguity import proved_unambiguous
+from grammarlab.language.grammar import Grammar, GrammarError, Nonterminal
+from grammarlab.language.normal_form import Discrete, Equation, symbol_index
 from grammarlab.language.protocol import (
     ENUMERATION_LIMIT,
     FloatArray,
@@ -18,7 +24,16 @@ from grammarlab.language.protocol import (
     Sentence,
     as_sentence,
 )
+from grammarlab.language.sums import Sums
 from grammarlab.language.table import SentenceTable
+from grammarlab.language.written_out import written_out
+
+if TYPE_CHECKING:
+    from grammarlab.language.bounded import Bounded
+    from grammarlab.language.engine import Engine
+
+# Up to how many derivations a language is answered from a table.
+TABLE_LIMIT = 10_000
 
 # Sentences drawn where a sum over all of them is out of reach.
 ESTIMATE_SAMPLES = 2_000
@@ -27,103 +42,170 @@ ESTIMATE_SEED = 2_718_281_828  # fixed, and no seed that a run is likely to have
 # Where counting derivations stops: a grammar of a few lines can have more than can be written down.
 _MANY = 10**15
 
+_COUNTS: Discrete[int] = Discrete(1, 0, _MANY, lambda a, b: min(a + b, _MANY), lambda a, b: min(a * b, _MANY))
+
 
 class PCFG:
-    """The finite language of a grammar without recursion.
+    """The language of a grammar, or of those of its sentences that have at most `limit` words.
 
-    Small languages are written out once and answered from the table; the chart answers for larger ones.
-    Raises `GrammarError` for a recursive grammar.
+    Recursive, ambiguous, with empty rules, with cycles of unit rules: all that a grammar can be. An improper one, some
+    of whose derivations never end, is taken given that they end if `allow_improper`; `mass` is then the probability of
+    that. Raises `GrammarError` for an improper grammar that is not allowed.
     """
 
-    def __init__(self, grammar: Grammar) -> None:
-        if symbol := grammar.recursive_symbol():
-            raise GrammarError(f"{symbol} derives itself: recursive grammars are not supported yet")
-        self.grammar = grammar
+    def __init__(self, grammar: Grammar, *, allow_improper: bool = False, table_limit: int = TABLE_LIMIT) -> None:
+        sums = Sums(grammar)
+        self.mass = float(sums.masses()[0])
+        if self.mass < 1:
+            if not allow_improper:
+                raise GrammarError(
+                    f"improper grammar: a derivation from {grammar.start} ends with probability {self.mass:.6g} only "
+                    f"(spectral radius {sums.spectral_radius:.6g}); it can be taken given that it ends by "
+                    "allow_improper"
+                )
+            grammar = sums.conditioned()
+            sums = Sums(grammar)
+        self.grammar, self.sums = grammar, sums
         self.terminals = grammar.terminals
-        self.mass = 1.0
+        self.limit: int | None = None
+        self._table_limit = table_limit
+
+    # ---- one sentence or many ----
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Sentence]:
         if self._small is not None:
             return self._small.sample(n, rng)
-        return [self._derive(rng) for _ in range(n)]
+        words, ends = self._draw(n, rng)
+        known = [self.terminals[index] for index in words.tolist()]
+        bounds = [0, *ends.tolist()]
+        return [tuple(known[bounds[i] : bounds[i + 1]]) for i in range(n)]
 
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
         if self._small is not None:
             return self._small.log_prob(sentences)
-        return np.array([Chart(self.grammar, as_sentence(s)).inside(self.grammar.start, 0, len(s)) for s in sentences])
+        known = [as_sentence(sentence) for sentence in sentences]
+        logs = self.engine.log_probs(known)
+        if self._bounded is not None:
+            logs -= math.log(self._bounded.mass)
+            logs[[len(sentence) > self._bounded.length for sentence in known]] = -math.inf
+        return logs
 
     def next_token_probs(self, sentence: Sentence) -> FloatArray:
         if self._small is not None:
             return self._small.next_token_probs(sentence)
-        chart = Chart(self.grammar, as_sentence(sentence))
-        logs = np.stack([chart.next_token_logs(length) for length in range(len(sentence) + 1)])
-        most = logs.max(axis=1, keepdims=True)
-        mass = np.exp(logs - np.where(most > -np.inf, most, 0.0))  # an impossible prefix: nothing follows, a row of 0
-        total = mass.sum(axis=1, keepdims=True)
-        return mass / np.where(total > 0, total, 1.0)
+        return (self._bounded or self.engine).rows(as_sentence(sentence))
+
+    # ---- sums over the language ----
 
     def entropy(self) -> Quantity:
         if self._small is not None:
             return self._small.entropy()
-        surprise = -self.log_prob(self.sample(ESTIMATE_SAMPLES, np.random.default_rng(ESTIMATE_SEED)))
-        return Quantity(float(surprise.mean()), float(surprise.std(ddof=1) / math.sqrt(len(surprise))))
+        derivations = self.derivation_entropy()
+        if self.unambiguous or derivations == math.inf:
+            return Quantity(derivations)
+        words, ends, logs = self.engine.draw(_keys(np.random.default_rng(ESTIMATE_SEED), ESTIMATE_SAMPLES), self._most)
+        # What the derivation of a sentence tells beyond it: small where few are ambiguous, so it varies little.
+        beyond = self.engine.log_probs_of(words, ends) - logs
+        return Quantity(derivations - float(beyond.mean()), float(beyond.std(ddof=1) / math.sqrt(len(beyond))))
+
+    def derivation_entropy(self) -> float:
+        """Entropy of a derivation, in nats: at least that of the sentence, equal if none has two."""
+        if self._bounded is not None:
+            return self._bounded.derivation_entropy()
+        return float(self.sums.derivation_entropies()[0])
+
+    @cached_property
+    def unambiguous(self) -> bool:
+        """Whether it is proved that no sentence has two derivations; it cannot always be decided."""
+        return proved_unambiguous(self.grammar)
 
     def mean_length(self) -> Quantity:
-        lengths: dict[Nonterminal, float] = {}
+        if self._bounded is not None:
+            law = self._bounded.law
+            return Quantity(float(np.arange(len(law)) @ law / self._bounded.mass))
+        return Quantity(float(self.sums.mean_lengths()[0]))
 
-        def expected(symbol: Symbol) -> float:
-            if isinstance(symbol, str):
-                return 1.0
-            if symbol not in lengths:
-                lengths[symbol] = math.fsum(
-                    rule.probability * math.fsum(map(expected, rule.right)) for rule in self.grammar.rules[symbol]
-                )
-            return lengths[symbol]
+    def length_variance(self) -> float:
+        """Variance of the number of words."""
+        if self._bounded is not None:
+            n, law = np.arange(len(self._bounded.law)), self._bounded.law / self._bounded.mass
+            return float((n - n @ law) ** 2 @ law)
+        return float(self.sums.length_variances()[0])
 
-        return Quantity(expected(self.grammar.start))
+    def length_law(self, longest: int) -> FloatArray:
+        """(longest + 1,) probability that a sentence has 0, 1, … words."""
+        from grammarlab.language.bounded import Bounded
 
-    def max_length(self) -> int:
-        return self._fold(lambda _: 1, sum, max)
+        law = Bounded(self.engine, longest).law
+        if self.limit is not None:
+            assert self._bounded is not None
+            law = np.where(np.arange(longest + 1) <= self.limit, law, 0.0) / self._bounded.mass
+        return law
 
-    def size(self, limit: int = ENUMERATION_LIMIT) -> int:
+    def max_length(self) -> float:
+        return self._longest if self._bounded is None else int(np.flatnonzero(self._bounded.law)[-1])
+
+    # ---- written out ----
+
+    def size(self, limit: int = ENUMERATION_LIMIT) -> float:
+        if self.max_length() == math.inf:
+            return math.inf
         return len(self.enumerate(limit))
 
     def enumerate(self, limit: int = ENUMERATION_LIMIT) -> list[tuple[Sentence, float]]:
-        return self._table(limit).enumerate()
+        return self._table(limit).enumerate(limit)
 
-    def truncated(self, max_length: int) -> PCFG | SentenceTable:
+    def truncated(self, max_length: int) -> PCFG:
         if self.max_length() <= max_length:
             return self
-        return self._table(ENUMERATION_LIMIT).truncated(max_length)
+        from grammarlab.language.bounded import Bounded
+
+        bounded = Bounded(self.engine, max_length, self._longest)
+        if bounded.mass == 0:
+            shortest = self.engine.shortest[0]
+            raise ValueError(f"no sentence has at most {max_length} words; the shortest has {shortest}")
+        new = PCFG.__new__(PCFG)
+        new.grammar, new.sums, new.terminals = self.grammar, self.sums, self.terminals
+        new.limit, new._table_limit = max_length, self._table_limit
+        new.mass = self.mass * bounded.mass / (1.0 if self._bounded is None else self._bounded.mass)
+        new.__dict__["_bounded"], new.__dict__["engine"] = bounded, self.engine
+        return new
+
+    # ---- what stands behind it ----
+
+    @cached_property
+    def engine(self) -> Engine:
+        from grammarlab.language.engine import Engine
+
+        return Engine(self.grammar)
+
+    @cached_property
+    def _longest(self) -> float:
+        return longest_yield(self.grammar)
+
+    @cached_property
+    def _bounded(self) -> Bounded | None:
+        return None  # `truncated` puts it there
+
+    @property
+    def _most(self) -> int:
+        return -1 if self.limit is None else self.limit
+
+    def _draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Word indices of n sentences, and the bound of each. A sentence takes one number of `rng`, a key."""
+        keys = _keys(rng, n)
+        return self._bounded.draw(keys) if self._bounded is not None else self.engine.draw(keys)[:2]
 
     @cached_property
     def _small(self) -> SentenceTable | None:
-        return None if self._derivations > ENUMERATION_LIMIT else self._write_out()
+        return None if self._derivations > self._table_limit else self._write_out()
 
     @cached_property
     def _derivations(self) -> int:
         """Number of derivations, up to a cap: at least the number of sentences, and equal if none is ambiguous."""
-        return self._fold(
-            lambda _: 1, lambda parts: min(math.prod(parts), _MANY), lambda options: min(sum(options), _MANY)
-        )
-
-    def _fold(
-        self,
-        word: Callable[[str], int],
-        sequence: Callable[[list[int]], int],
-        choice: Callable[[list[int]], int],
-    ) -> int:
-        """A value of the start symbol built bottom-up from words, sequences and choices between rules."""
-        values: dict[Nonterminal, int] = {}
-
-        def value(symbol: Symbol) -> int:
-            if isinstance(symbol, str):
-                return word(symbol)
-            if symbol not in values:
-                values[symbol] = choice([sequence([value(s) for s in r.right]) for r in self.grammar.rules[symbol]])
-            return values[symbol]
-
-        return value(self.grammar.start)
+        if self._bounded is not None:
+            return int(min(self._bounded.derivations(), _MANY))
+        return _COUNTS.solve(_equations(self.grammar))[0]
 
     def _table(self, limit: int) -> SentenceTable:
         if self._derivations > limit:
@@ -132,47 +214,26 @@ class PCFG:
         return self._small if self._small is not None else self._write_out()
 
     def _write_out(self) -> SentenceTable:
-        """All sentences, with the probabilities of the derivations of the same sentence added up."""
-        done: dict[Nonterminal, dict[Sentence, float]] = {}
-
-        def yields(symbol: Symbol) -> dict[Sentence, float]:
-            if isinstance(symbol, str):
-                return {(symbol,): 1.0}
-            if symbol not in done:
-                done[symbol] = {}
-                for rule in self.grammar.rules[symbol]:
-                    for words, prob in _concatenations(rule, yields).items():
-                        done[symbol][words] = done[symbol].get(words, 0.0) + rule.probability * prob
-            return done[symbol]
-
-        return SentenceTable(self.terminals, yields(self.grammar.start))
-
-    def _derive(self, rng: np.random.Generator) -> Sentence:
-        words: list[str] = []
-        stack: list[Symbol] = [self.grammar.start]
-        while stack:
-            symbol = stack.pop()
-            if isinstance(symbol, str):
-                words.append(symbol)
-            else:
-                rules, cumulative = self._choices[symbol]
-                rule = rules[int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))]
-                stack.extend(reversed(rule.right))
-        return tuple(words)
-
-    @cached_property
-    def _choices(self) -> dict[Nonterminal, tuple[tuple[Rule, ...], FloatArray]]:
-        return {
-            left: (rules, np.cumsum([rule.probability for rule in rules])) for left, rules in self.grammar.rules.items()
-        }
+        return SentenceTable(self.terminals, written_out(self.grammar, int(self.max_length())))
 
 
-def _concatenations(rule: Rule, yields: Callable[[Symbol], dict[Sentence, float]]) -> dict[Sentence, float]:
-    so_far: dict[Sentence, float] = {(): 1.0}
-    for symbol in rule.right:
-        longer: dict[Sentence, float] = {}
-        for words, prob in so_far.items():
-            for more, prob_more in yields(symbol).items():
-                longer[words + more] = longer.get(words + more, 0.0) + prob * prob_more
-        so_far = longer
-    return so_far
+def _equations(grammar: Grammar) -> list[Equation[int]]:
+    """The rules, each with weight 1, of nonterminals alone."""
+    index = symbol_index(grammar)
+    return [
+        Equation(index[left], 1, tuple(index[symbol] for symbol in rule.right if isinstance(symbol, Nonterminal)))
+        for left, rules in grammar.rules.items()
+        for rule in rules
+    ]
+
+
+def longest_yield(grammar: Grammar) -> float:
+    """Words of the longest sentence, or infinity."""
+    longest: Discrete[float] = Discrete(0, -math.inf, math.inf, max, lambda a, b: a + b)
+    words = [sum(isinstance(s, str) for s in rule.right) for rules in grammar.rules.values() for rule in rules]
+    equations = _equations(grammar)
+    return longest.solve([Equation(e.left, n, e.right) for e, n in zip(equations, words, strict=True)])[0]
+
+
+def _keys(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.bit_generator.random_raw(n)

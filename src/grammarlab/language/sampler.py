@@ -1,7 +1,7 @@
 """Sentences drawn from a grammar by rewriting its start symbol, compiled by numba.
 
-Each sentence has a random stream of its own, xoshiro256++ (Blackman and Vigna 2021) seeded by splitmix64 from a key of 64
-bits: it is the same whatever else is drawn beside it.
+Each sentence has a random stream of its own, xoshiro256++ (Blackman and Vigna 2021) seeded by splitmix64 from a key of
+64 bits: it is the same whatever else is drawn beside it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,10 @@ Axes: N nonterminals, in the order of `grammar.rules`.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grammarlab.language.grammar import Grammar, Nonterminal, Rule
 from grammarlab.language.normal_form import NUMBERS, Equation, symbol_index
@@ -37,14 +39,27 @@ class Sums:
                 for child in rule.right:
                     if isinstance(child, Nonterminal):
                         self.mean_matrix[row, self._index[child]] += rule.probability
-        self._reached = self.mean_matrix > 0
-        for middle in range(n):
-            self._reached |= np.outer(self._reached[:, middle], self._reached[middle])
         self.radii = np.zeros(n)
-        for symbol in range(n):
+        for symbol in self._recursive_core():
             if self.radii[symbol] == 0 and self._reached[symbol, symbol]:
                 part = np.flatnonzero(self._reached[symbol] & self._reached[:, symbol])
                 self.radii[part] = max(abs(np.linalg.eigvals(self.mean_matrix[np.ix_(part, part)])))
+
+    def _recursive_core(self) -> list[int]:
+        """Symbols that reach a symbol which derives itself: what is left when those that reach none are taken away."""
+        left = np.ones(len(self.mean_matrix), dtype=bool)
+        edges = self.mean_matrix > 0
+        while (done := left & ~(edges & left).any(axis=1)).any():
+            left &= ~done
+        return np.flatnonzero(left).tolist()
+
+    @cached_property
+    def _reached(self) -> NDArray[np.bool_]:
+        """(N, N) whether a derivation from the row can hold the column, below its root."""
+        reached = self.mean_matrix > 0
+        for middle in range(len(reached)):
+            reached |= np.outer(reached[:, middle], reached[middle])
+        return reached
 
     @property
     def spectral_radius(self) -> float:
@@ -55,8 +70,10 @@ class Sums:
     def recursive(self) -> bool:
         return bool(self.radii.any())
 
-    def _somewhere(self, at: np.ndarray) -> np.ndarray:
+    def _somewhere(self, at: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """(N,) whether a symbol is or reaches one that is marked."""
+        if not at.any():
+            return at
         return at | (self._reached & at).any(axis=1)
 
     def masses(self) -> FloatArray:
@@ -64,7 +81,7 @@ class Sums:
         masses = np.ones(len(self.radii))
         improper = set(np.flatnonzero(self._somewhere(self.radii > 1 + CRITICAL)).tolist())
         if improper:
-            equations = [
+            equations: list[Equation[complex]] = [
                 Equation(self._index[left], rule.probability, tuple(i for i in children if i in improper))
                 for left, rules in self.grammar.rules.items()
                 for rule in rules
