@@ -92,7 +92,8 @@ class Bounded:
         laws = lengths.laws(series, int(longest))
         powers = np.arange(longest + 1)
         x = np.exp(np.linspace(0.001, 2, 400))
-        bounds = np.log((x[:, None] ** powers) @ laws.symbols[series.start]) - (self.length + 1) * np.log(x)
+        with np.errstate(over="ignore"):  # what overflows is not the least
+            bounds = np.log((x[:, None] ** powers) @ laws.symbols[series.start]) - (self.length + 1) * np.log(x)
         best = float(x[np.argmin(bounds)])
         at = best**powers
         states = [*(laws.states @ at), 1.0]  # the last for a rest of nothing
