@@ -153,6 +153,14 @@ class Everything:
     def kl(self) -> float:
         return math.fsum(p * math.log(p / self.ended[s]) for s, p in P.items())
 
+    def divergence(self, prefix: Sentence) -> float:
+        """KL of the next word after a prefix of the language."""
+        begun = {s: p for s, p in P.items() if s[: len(prefix)] == prefix}
+        mass: Counter[str | None] = Counter()
+        for s, p in begun.items():
+            mass[s[len(prefix)] if len(s) > len(prefix) else None] += p / sum(begun.values())
+        return math.fsum(p * math.log(p / self.next[prefix][word]) for word, p in mass.items())
+
     def total_variation(self) -> float:
         """Half the distance over all outcomes: sentences of the language, others, rows without an end."""
         outcomes = math.fsum(abs(P.get(s, 0.0) - q) for s, q in self.ended.items())
@@ -341,6 +349,16 @@ def test_losses_by_position_add_up_to_entropy_and_divergence() -> None:
     assert total == pytest.approx(entropy + comparison.measures["truth/kl"], abs=1e-12)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_divergences_by_position_are_those_of_the_next_word_and_add_up(causal: bool) -> None:
+    model = decoder(seed=7, causal=causal)
+    comparison, everything = compare(model), Everything(model)
+    for position, reached in enumerate(TRUTH.reached.tolist()):
+        here = math.fsum(p * everything.divergence(s[:position]) for s, p in P.items() if len(s) >= position)
+        assert float(comparison.kl_by_position[position]) == pytest.approx(here / reached, abs=1e-12)
+    assert float(TRUTH.reached @ comparison.kl_by_position) == pytest.approx(comparison.measures["truth/kl"], abs=1e-12)
+
+
 # ---- prefix by prefix --------------------------------------------------------------------------------------
 
 
@@ -389,10 +407,12 @@ def test_estimates_agree_with_the_exact_measures(options: dict[str, Any]) -> Non
 def test_estimates_are_means_over_the_drawn_sentences() -> None:
     model = decoder(seed=9)
     truth = estimated(samples=211)
-    q = Everything(model).ended
+    everything = Everything(model)
+    q = everything.ended
     ratios = np.array([q[s] / P[s] for s in truth.sentences])
+    divergences = np.array([sum(everything.divergence(s[:n]) for n in range(len(s) + 1)) for s in truth.sentences])
     measures = compare(model, truth).measures
-    for name, values in (("kl", -np.log(ratios)), ("total_variation", np.maximum(1 - ratios, 0))):
+    for name, values in (("kl", divergences), ("total_variation", np.maximum(1 - ratios, 0))):
         stderr = math.sqrt(sum((values - values.mean()) ** 2) / 210 / 211)
         assert measures[f"truth/{name}"] == pytest.approx(values.mean(), abs=1e-12)
         assert measures[f"truth/{name}_stderr"] == pytest.approx(stderr, rel=1e-10)

@@ -35,8 +35,8 @@ def test_every_python_command_runs(command: Command, trained: Path, line: str) -
     if not run.exists():
         assert command("train", *SMALL, f"hydra.run.dir={run}").status == 0
         assert command("train", "-m", *SMALL, "model.causal=true,false", f"hydra.sweep.dir={sweep}").status == 0
-    if "my.grammar" in line:
-        (making,) = [line for line in LINES if line.startswith("printf")]
+    for file in re.findall(r"\w+\.grammar", line):
+        (making,) = [other for other in LINES if other.startswith("printf") and file in other]
         subprocess.run(making, shell=True, check=True, cwd=here)
     name, arguments = arguments_of(line, str(run), str(sweep))
     if name == "train" and "--cfg" not in arguments and not any(a.startswith("checkpoint=") for a in arguments):

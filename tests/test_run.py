@@ -78,6 +78,7 @@ def test_a_run_leaves_what_the_design_names(tmp_path: Path) -> None:
         "checkpoints",
         "config.yaml",
         "metrics.csv",
+        "positions.csv",
         "results.json",
         "samples.csv",
     ]
@@ -98,7 +99,13 @@ def test_metrics_file_holds_every_measure_at_start_intervals_and_end(tmp_path: P
 
 
 def test_samples_file_agrees_with_the_language(tmp_path: Path) -> None:
-    run.train(small_config(), tmp_path / "run", progress_bar=False)
+    metrics = run.train(small_config(), tmp_path / "run", progress_bar=False)
+    with (tmp_path / "run" / "positions.csv").open() as file:
+        positions = list(csv.DictReader(file))
+    assert [row["position"] for row in positions] == list("1234567")
+    assert math.fsum(float(row["kl"]) * float(row["reached"]) for row in positions) == pytest.approx(
+        metrics["truth/kl"]
+    )
     with (tmp_path / "run" / "samples.csv").open() as file:
         samples = list(csv.DictReader(file))
     assert [row["temperature"] for row in samples] == ["0.5"] * 4 + ["1.0"] * 4

@@ -108,3 +108,14 @@ def test_a_language_of_the_empty_sentence_alone_has_the_special_tokens() -> None
 def test_a_special_token_is_no_word(token: str) -> None:
     with pytest.raises(ValueError, match="unknown word"):
         Vocabulary(("a",)).word_ids([token])
+
+
+@pytest.mark.parametrize("name", ["captions", "arithmetic", "tomita2"])
+@pytest.mark.parametrize("n", [0, 1, 17])
+def test_indices_are_encoded_as_the_words_are(name: str, n: int) -> None:
+    """`sample_indices` draws what `sample` draws, and both ways lead to the same rows."""
+    language = load(name)
+    vocabulary = Vocabulary(language.terminals)
+    sentences = language.sample(n, np.random.default_rng(5))
+    indices = language.sample_indices(n, np.random.default_rng(5))
+    assert vocabulary.encode_indices(indices).tolist() == vocabulary.encode(sentences).tolist()

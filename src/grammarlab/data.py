@@ -159,6 +159,8 @@ class SentenceSource:
         return kept
 
     def rows(self, n: int, rng: np.random.Generator) -> Tensor:
+        if self.holdout is None:  # without words on the way: training on fresh sentences must not wait for them
+            return torch.from_numpy(self.vocabulary.encode_indices(self.language.sample_indices(n, rng)))
         return torch.from_numpy(self.vocabulary.encode(self.sentences(n, rng)))
 
 

@@ -137,6 +137,7 @@ def train(
             assert measure.comparison is not None
             if not dev:
                 tracking.write_samples(folder / "samples.csv", measure.samples)
+                tracking.write_positions(folder / "positions.csv", measure.comparison, parts.truth)
             if wandb_logger is not None:
                 loss, entropy = measure.comparison.loss_by_position, parts.truth.entropy_by_position
                 tracking.log_result(wandb_logger, measure.samples, loss.tolist(), entropy.tolist())

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from grammarlab import figures
 from grammarlab.config import ConfigError, LoggerConfig, LoggerMode, LoggerName
-from grammarlab.evaluation import Sample
+from grammarlab.evaluation import Comparison, Sample, Truth
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import WandbLogger
@@ -146,6 +146,15 @@ def write_samples(path: Path, samples: Sequence[Sample]) -> None:
         writer = csv.writer(file)
         writer.writerow(SAMPLE_COLUMNS)
         writer.writerows(_sample_rows(samples))
+
+
+def write_positions(path: Path, comparison: Comparison, truth: Truth) -> None:
+    """A row for each predicted token of a sentence: nats, means over the true sentences that get there."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["position", "reached", "entropy", "loss", "kl"])
+        columns = (truth.reached, truth.entropy_by_position, comparison.loss_by_position, comparison.kl_by_position)
+        writer.writerows((i, *row) for i, row in enumerate(zip(*(c.tolist() for c in columns), strict=True), start=1))
 
 
 def log_result(logger: WandbLogger, samples: Sequence[Sample], loss: Sequence[float], entropy: Sequence[float]) -> None:

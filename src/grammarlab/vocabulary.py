@@ -40,6 +40,14 @@ class Vocabulary:
             row[len(sentence) + 1] = self.end_id
         return rows
 
+    def encode_indices(self, indices: IdArray) -> IdArray:
+        """(B, L) places in the language's list of words, -1 behind the end, to (B, L + 2) ids as `encode` gives."""
+        rows = np.full((len(indices), indices.shape[1] + 2), self.pad_id, dtype=np.int64)
+        rows[:, 0] = self.begin_id
+        rows[:, 1:-1] = np.where(indices >= 0, indices + len(SPECIAL_TOKENS), self.pad_id)
+        rows[np.arange(len(rows)), (indices >= 0).sum(1) + 1] = self.end_id
+        return rows
+
     def word_ids(self, words: Sequence[str]) -> list[int]:
         """Raises `ValueError` naming an unknown word."""
         for word in words:

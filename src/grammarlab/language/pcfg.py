@@ -19,10 +19,12 @@ from grammarlab.language.normal_form import Discrete, Equation, symbol_index
 from grammarlab.language.protocol import (
     ENUMERATION_LIMIT,
     FloatArray,
+    IndexArray,
     NotEnumerableError,
     Quantity,
     Sentence,
     as_sentence,
+    padded,
 )
 from grammarlab.language.sums import Sums
 from grammarlab.language.table import SentenceTable
@@ -79,6 +81,9 @@ class PCFG:
         known = [self.terminals[index] for index in words.tolist()]
         bounds = [0, *ends.tolist()]
         return [tuple(known[bounds[i] : bounds[i + 1]]) for i in range(n)]
+
+    def sample_indices(self, n: int, rng: np.random.Generator) -> IndexArray:
+        return self._small.sample_indices(n, rng) if self._small is not None else padded(*self._draw(n, rng))
 
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
         if self._small is not None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Sentence = tuple[str, ...]
 FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.int64]
 
 # Up to how many derivations a language is written out when nothing else is said.
 ENUMERATION_LIMIT = 100_000
@@ -21,6 +22,14 @@ def as_sentence(words: Sequence[str]) -> Sentence:
     if isinstance(words, str):
         raise TypeError(f"{words!r}: a sentence is a tuple of words; split the string first")
     return tuple(words)
+
+
+def padded(words: IndexArray, ends: IndexArray) -> IndexArray:
+    """(n, longest) rows from sentences that stand one after the other, sentence i before `ends[i]`; -1 behind each."""
+    lengths = np.diff(ends, prepend=0)
+    rows = np.full((len(ends), lengths.max(initial=0)), -1, dtype=np.int64)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = words
+    return rows
 
 
 class NotEnumerableError(ValueError):
@@ -52,6 +61,9 @@ class Language(Protocol):
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Sentence]:
         """`n` independent sentences, drawn exactly: no depth cut, no length cut."""
+
+    def sample_indices(self, n: int, rng: np.random.Generator) -> IndexArray:
+        """(n, longest) the same sentences as `sample` draws, as places in `terminals`; -1 behind the end."""
 
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
         """(n,) natural log of each sentence's probability summed over its parses; −inf where it has none."""

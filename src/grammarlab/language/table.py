@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from grammarlab.language.protocol import (
     ENUMERATION_LIMIT,
     FloatArray,
+    IndexArray,
     NotEnumerableError,
     Quantity,
     Sentence,
     as_sentence,
+    padded,
 )
 
 
@@ -50,8 +53,22 @@ class SentenceTable:
                 self._prefix_mass[prefix] += float(prob)
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Sentence]:
-        drawn = np.searchsorted(self._cumulative, rng.random(n) * self._cumulative[-1], side="right")
-        return [self._sentences[index] for index in drawn]
+        return [self._sentences[index] for index in self._draw(n, rng)]
+
+    def sample_indices(self, n: int, rng: np.random.Generator) -> IndexArray:
+        drawn = self._draw(n, rng)
+        rows, lengths = self._rows
+        return rows[drawn, : lengths[drawn].max(initial=0)]
+
+    def _draw(self, n: int, rng: np.random.Generator) -> IndexArray:
+        return np.searchsorted(self._cumulative, rng.random(n) * self._cumulative[-1], side="right")
+
+    @cached_property
+    def _rows(self) -> tuple[IndexArray, IndexArray]:
+        """All sentences as rows of word indices, -1 behind the end, and their lengths."""
+        lengths = np.array([len(sentence) for sentence in self._sentences], dtype=np.int64)
+        words = np.array([self._column[word] for sentence in self._sentences for word in sentence], dtype=np.int64)
+        return padded(words, np.cumsum(lengths)), lengths
 
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
         probs = np.array([self._prob(as_sentence(sentence)) for sentence in sentences], dtype=np.float64)
