@@ -23,6 +23,7 @@ FLOOR = {
     "generation": 2,
     "evaluation": 3,
     "report": 1,
+    "survey": 1,
     "task": 4,
     "parts": 4,
     "callbacks": 5,

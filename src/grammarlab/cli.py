@@ -6,6 +6,7 @@ imported by what runs.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import io
 import json
@@ -31,7 +32,16 @@ from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grammarlab.config import BenchmarkConfig, CompareConfig, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
+from grammarlab.config import (
+    BenchmarkConfig,
+    CompareConfig,
+    ConfigError,
+    EvaluateConfig,
+    GenerateConfig,
+    LanguageCheckConfig,
+    TrainConfig,
+    read_text,
+)
 from grammarlab.options import one_line, reason, to_config
 
 if TYPE_CHECKING:
@@ -45,6 +55,7 @@ for _command, _schema in (
     ("evaluate", EvaluateConfig),
     ("generate", GenerateConfig),
     ("benchmark", BenchmarkConfig),
+    ("language", LanguageCheckConfig),
 ):
     ConfigStore.instance().store(name=f"{_command}_schema", node=_schema)
 
@@ -348,6 +359,30 @@ def generate_job(config: DictConfig) -> None:
         + (f", {unfinished} not finished" if unfinished else ""),
         highlight=False,
     )
+
+
+@_errors_said(LanguageCheckConfig)
+def language_job(config: DictConfig) -> None:
+    options = to_config(config, LanguageCheckConfig)
+    with heavy_imports():
+        from grammarlab import report, survey
+    language = options.language
+    if options.grammar is not None:
+        text = read_text("grammar", options.grammar)
+        name = Path(options.grammar).stem
+        language = dataclasses.replace(
+            language, name=name, start=options.start, grammar=text, file=None, generator=None
+        )
+    elif language.file is not None:
+        language = dataclasses.replace(language, grammar=read_text("language.file", language.file), file=None)
+    result = survey.survey(language, options.samples, options.seed)
+    if options.json:
+        print(json.dumps(result.facts, ensure_ascii=False))
+        return
+    path = Path("outputs/languages") / f"{result.name}-{result.facts['start']}.png"
+    survey.save_figure(result, path)
+    report.show(survey.render(result))
+    print(path)
 
 
 @_errors_said(BenchmarkConfig)

@@ -45,6 +45,20 @@ def loss_by_position(loss: Sequence[float], entropy: Sequence[float]) -> Figure:
     return figure
 
 
+def length_law(law: Sequence[float], mean: float | None) -> Figure:
+    """Probability of each number of words; the mean as a line, where there is one."""
+    figure = new_figure()
+    axes = figure.subplots()
+    axes.bar(range(len(law)), law, width=1.0 if len(law) > 60 else 0.8, color=COLOURS[0])
+    if mean is not None and mean < len(law):
+        axes.axvline(mean, color=TRUTH, linestyle="--", linewidth=1, label=f"mean {mean:.4g}")
+        axes.legend(frameon=False)
+    axes.set_xlabel("words of a sentence")
+    axes.set_ylabel("probability")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 Point = tuple[float, float | None, Sequence[float]]  # mean, half of its interval, the single values
 
 _UNITS = {"loss": "nats/token", "floor": "nats/token", "excess_loss": "nats/token", "kl": "nats/sentence"}

@@ -12,7 +12,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from grammarlab.config import ConfigError, GeneratorName, LanguageConfig, ModelConfig, TrainConfig
+from grammarlab.config import ConfigError, GeneratorName, LanguageConfig, ModelConfig, TrainConfig, read_text
 from grammarlab.data import LanguageData
 from grammarlab.evaluation import Truth
 from grammarlab.language import Language, from_text, library_folder, written
@@ -31,15 +31,6 @@ def config_from_dict(plain: dict[str, Any]) -> TrainConfig:
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), plain))
     assert isinstance(config, TrainConfig)
     return config
-
-
-def read_text(option: str, path: str) -> str:
-    """Raises `ConfigError` that names the option where the file cannot be read as UTF-8."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise ConfigError(f"{option}={path}: {reason}") from None
 
 
 def library_language(name: str) -> LanguageConfig:

@@ -23,7 +23,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 
 from grammarlab import tracking
 from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal, copy_whole
-from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig
+from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig, read_text
 from grammarlab.evaluation import Sample, draw_samples
 from grammarlab.measures import TRAIN, measure_names, split_measures
 from grammarlab.parts import (
@@ -32,7 +32,6 @@ from grammarlab.parts import (
     check_resume,
     config_to_dict,
     load_checkpoint,
-    read_text,
     restore,
     with_grammar_inline,
 )

@@ -31,6 +31,7 @@ __all__ = [
     "BEGIN",
     "END",
     "PAD",
+    "PCFG",
     "SPECIAL_TOKENS",
     "GrammarError",
     "GrammarWarning",

@@ -6,6 +6,7 @@ whose loading takes about a second. Both give the same numbers.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -33,6 +34,7 @@ from grammarlab.language.written_out import written_out
 if TYPE_CHECKING:
     from grammarlab.language.bounded import Bounded
     from grammarlab.language.engine import Engine
+    from grammarlab.language.parses import Parse
 
 # Up to how many derivations a language is answered from a table.
 TABLE_LIMIT = 10_000
@@ -62,8 +64,8 @@ class PCFG:
             if not allow_improper:
                 raise GrammarError(
                     f"improper grammar: a derivation from {grammar.start} ends with probability {self.mass:.6g} only "
-                    f"(spectral radius {sums.spectral_radius:.6g}); it can be taken given that it ends by "
-                    "allow_improper"
+                    f"(spectral radius {sums.spectral_radius:.6g}); allow_improper=true takes it given that it "
+                    "ends"
                 )
             grammar = sums.conditioned()
             sums = Sums(grammar)
@@ -99,6 +101,18 @@ class PCFG:
         if self._small is not None:
             return self._small.next_token_probs(sentence)
         return (self._bounded or self.engine).rows(as_sentence(sentence))
+
+    def viterbi(self, sentence: Sentence) -> Parse:
+        """The most probable derivation of a sentence. Raises `ValueError` for what is no sentence of the grammar."""
+        from grammarlab.language.parses import best_parse
+
+        return best_parse(self.grammar, self.engine, as_sentence(sentence))
+
+    def parses(self, sentence: Sentence) -> float:
+        """The number of derivations of a sentence, a whole number of any size, or infinity where units run in cycles."""
+        from grammarlab.language.parses import count_parses
+
+        return count_parses(self.grammar, self.engine, as_sentence(sentence))
 
     # ---- sums over the language ----
 
@@ -149,6 +163,11 @@ class PCFG:
 
     def max_length(self) -> float:
         return self._longest if self._bounded is None else int(np.flatnonzero(self._bounded.law)[-1])
+
+    def checksum(self) -> str:
+        """Of the rules that can be reached, whatever their order, layout and the notation of their probabilities."""
+        rules = sorted(f"{rule} [{rule.probability:.12g}]" for group in self.grammar.rules.values() for rule in group)
+        return hashlib.sha256("\n".join([self.grammar.start.name, *rules]).encode()).hexdigest()[:16]
 
     # ---- written out ----
 

@@ -10,11 +10,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
+from pathlib import Path
 from typing import Any
 
 
 class ConfigError(ValueError):
     """An option that the user has to change. Its message is one line."""
+
+
+def read_text(option: str, path: str) -> str:
+    """Raises `ConfigError` that names the option where the file cannot be read as UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise ConfigError(f"{option}={path}: {reason}") from None
 
 
 class Positions(StrEnum):
@@ -59,10 +69,6 @@ class GeneratorName(StrEnum):
     random = auto()
 
 
-class BenchmarkName(StrEnum):
-    step = auto()
-
-
 # The precisions of lightning.pytorch.Trainer.
 PRECISIONS = (
     "64-true",
@@ -76,16 +82,16 @@ PRECISIONS = (
 )
 
 
-def _require(condition: bool, option: str, value: Any, allowed: str) -> None:
+def require(condition: bool, option: str, value: Any, allowed: str) -> None:
     if not condition:
         raise ConfigError(f"{option}={value}: {allowed}")
 
 
-def _at_least(minimum: float, **options: float | None) -> None:
+def at_least(minimum: float, **options: float | None) -> None:
     for option, value in options.items():
         name = option.replace("__", ".")
         if value is not None:
-            _require(value >= minimum, name, value, f"must be at least {minimum:g}")  # NaN is refused too
+            require(value >= minimum, name, value, f"must be at least {minimum:g}")  # NaN is refused too
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,7 +109,7 @@ class LanguageConfig:
     def __post_init__(self) -> None:
         if self.generator is not None:
             for option, value in (("grammar", self.grammar), ("file", self.file)):
-                _require(value is None, f"language.{option}", value, f"excludes language.generator={self.generator}")
+                require(value is None, f"language.{option}", value, f"excludes language.generator={self.generator}")
             return
         if self.grammar is not None and self.file is not None:
             raise ConfigError(
@@ -124,14 +130,14 @@ class DataConfig:
     holdout: float = 0.0  # share of the language's sentences that training never shows
 
     def __post_init__(self) -> None:
-        _at_least(
+        at_least(
             1,
             data__train_size=self.train_size,
             data__validation_size=self.validation_size,
             data__test_size=self.test_size,
             data__batch_size=self.batch_size,
         )
-        _require(0 <= self.holdout < 1, "data.holdout", self.holdout, "must be a share, at least 0 and below 1")
+        require(0 <= self.holdout < 1, "data.holdout", self.holdout, "must be a share, at least 0 and below 1")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,7 +156,7 @@ class ModelConfig:
     tied_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(
+        at_least(
             1,
             model__width=self.width,
             model__heads=self.heads,
@@ -158,14 +164,14 @@ class ModelConfig:
             model__context=self.context,
             model__feedforward_multiple=self.feedforward_multiple,
         )
-        _require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be at least 0 and below 1")
-        _require(
+        require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be at least 0 and below 1")
+        require(
             self.width % self.heads == 0,
             "model.heads",
             self.heads,
             f"must divide model.width={self.width} evenly",
         )
-        _require(
+        require(
             self.positions != Positions.sinusoidal or self.width % 2 == 0,
             "model.width",
             self.width,
@@ -188,28 +194,28 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
-        _require(0 < rate < math.inf, "optimizer.learning_rate", rate, "must be positive and finite")
-        _require(0 < self.epsilon < math.inf, "optimizer.epsilon", self.epsilon, "must be positive and finite")
-        _require(
+        require(0 < rate < math.inf, "optimizer.learning_rate", rate, "must be positive and finite")
+        require(0 < self.epsilon < math.inf, "optimizer.epsilon", self.epsilon, "must be positive and finite")
+        require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
             "optimizer.betas",
             self.betas,
             "must be two numbers, each at least 0 and below 1",
         )
-        _at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
-        _require(
+        at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
+        require(
             self.weight_decay == 0 or self.name == OptimizerName.adamw,
             "optimizer.weight_decay",
             self.weight_decay,
             "needs optimizer=adamw; plain Adam has none",
         )
-        _require(
+        require(
             0 <= self.final_fraction <= 1,
             "optimizer.final_fraction",
             self.final_fraction,
             "must be from 0 to 1",
         )
-        _require(
+        require(
             self.final_fraction == 0 or self.schedule == Schedule.cosine,
             "optimizer.final_fraction",
             self.final_fraction,
@@ -233,7 +239,7 @@ class TrainerConfig:
     fast_dev_run: bool = False  # every part once; leaves no result
 
     def __post_init__(self) -> None:
-        _at_least(
+        at_least(
             1,
             trainer__max_steps=self.max_steps,
             trainer__max_epochs=self.max_epochs,
@@ -241,20 +247,20 @@ class TrainerConfig:
             trainer__checkpoint_interval=self.checkpoint_interval,
             trainer__log_every_n_steps=self.log_every_n_steps,
         )
-        _require(
+        require(
             self.precision in PRECISIONS,
             "trainer.precision",
             self.precision,
             f"must be one of {', '.join(PRECISIONS)}",
         )
-        _require(
+        require(
             self.precision != "16-mixed" or self.accelerator != Accelerator.cpu,
             "trainer.precision",
             self.precision,
             "needs trainer.accelerator=cuda; on the CPU use bf16-mixed",
         )
         clip = self.gradient_clip_val
-        _require(
+        require(
             clip is None or 0 < clip < math.inf,
             "trainer.gradient_clip_val",
             clip,
@@ -271,9 +277,9 @@ class EvaluationConfig:
     batch_size: int = 1_024  # sentences a pass
 
     def __post_init__(self) -> None:
-        _at_least(0, evaluation__enumeration_limit=self.enumeration_limit)
-        _at_least(2, evaluation__samples=self.samples)  # a standard error needs two
-        _at_least(1, evaluation__batch_size=self.batch_size)
+        at_least(0, evaluation__enumeration_limit=self.enumeration_limit)
+        at_least(2, evaluation__samples=self.samples)  # a standard error needs two
+        at_least(1, evaluation__batch_size=self.batch_size)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -287,17 +293,17 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         temperatures = self.temperatures
-        _require(len(temperatures) > 0, "generation.temperatures", temperatures, "must name at least one")
+        require(len(temperatures) > 0, "generation.temperatures", temperatures, "must name at least one")
         for temperature in temperatures:
             check_temperature("generation.temperatures", temperature)
-        _require(
+        require(
             len(set(temperatures)) == len(temperatures),
             "generation.temperatures",
             temperatures,
             "must all differ",
         )
-        _at_least(1, generation__draws=self.draws, generation__recorded=self.recorded)
-        _require(
+        at_least(1, generation__draws=self.draws, generation__recorded=self.recorded)
+        require(
             self.samples >= 2 * self.draws,
             "generation.samples",
             self.samples,
@@ -306,7 +312,7 @@ class GenerationConfig:
 
 
 def check_temperature(option: str, value: float) -> None:
-    _require(0 <= value < math.inf, option, value, "must be 0 (greedy) or positive and finite")
+    require(0 <= value < math.inf, option, value, "must be 0 (greedy) or positive and finite")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -326,8 +332,8 @@ class LoggerConfig:
                 ("store", "outputs/wandb"),
             ):
                 value = getattr(self, option)
-                _require(value == default, f"logger.{option}", value, f"needs logger=wandb, not logger={self.name}")
-        _require(0 < len(self.project) <= 128, "logger.project", self.project, "must have 1 to 128 characters")
+                require(value == default, f"logger.{option}", value, f"needs logger=wandb, not logger={self.name}")
+        require(0 < len(self.project) <= 128, "logger.project", self.project, "must have 1 to 128 characters")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -351,14 +357,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        _at_least(1, torch_threads=self.torch_threads)
-        _require(
+        at_least(1, torch_threads=self.torch_threads)
+        require(
             self.optimizer.warmup_steps < self.trainer.max_steps,
             "optimizer.warmup_steps",
             self.optimizer.warmup_steps,
             f"must be below trainer.max_steps={self.trainer.max_steps}",
         )
-        _require(
+        require(
             self.trainer.max_epochs is None or self.data.train_size is not None,
             "trainer.max_epochs",
             self.trainer.max_epochs,
@@ -367,71 +373,4 @@ class TrainConfig:
 
 
 def check_seed(value: int) -> None:
-    _require(0 <= value < 2**32, "seed", value, "must be from 0 to 2^32 - 1")
-
-
-@dataclass(kw_only=True, slots=True)
-class EvaluateConfig:
-    """Measure a checkpoint again. What is null is as in the checkpoint's own run."""
-
-    checkpoint: str = "???"
-    torch_threads: int = 1
-    seed: int | None = None  # of the generated sentences
-    temperatures: list[float] | None = None
-    samples: int | None = None
-    batch_size: int | None = None  # sentences a pass
-    json: bool = False
-
-    def __post_init__(self) -> None:
-        if self.seed is not None:
-            check_seed(self.seed)
-        _at_least(1, torch_threads=self.torch_threads, samples=self.samples, batch_size=self.batch_size)
-
-
-@dataclass(kw_only=True, slots=True)
-class GenerateConfig:
-    """Sentences from a checkpoint."""
-
-    checkpoint: str = "???"
-    torch_threads: int = 1
-    seed: int = 1
-    prompt: str = ""
-    prompts_file: str | None = None  # one prompt a line
-    temperature: float = 1.0  # 0: greedy
-    samples: int = 1  # for each prompt
-    max_new_tokens: int | None = None  # null: as many as the context holds
-    cache: bool | None = None  # null: for a causal model
-    json: bool = False
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        check_temperature("temperature", self.temperature)
-        _at_least(1, torch_threads=self.torch_threads, samples=self.samples, max_new_tokens=self.max_new_tokens)
-        _require(
-            not (self.prompt and self.prompts_file),
-            "prompts_file",
-            self.prompts_file,
-            "and prompt exclude each other",
-        )
-
-
-@dataclass(kw_only=True, slots=True)
-class CompareConfig:
-    """Many runs as one table."""
-
-    measures: list[str] | None = None  # null: the usual ones
-    into: str | None = None  # folder for compare.csv and compare.png; null: the first one compared
-
-
-@dataclass(kw_only=True, slots=True)
-class BenchmarkConfig:
-    """Paired timings; every ratio comes from one run of one process."""
-
-    benchmark: BenchmarkName = BenchmarkName.step
-    torch_threads: int = 1
-    repeats: int = 15
-    steps: int = 150  # a repeat
-
-    def __post_init__(self) -> None:
-        _at_least(1, torch_threads=self.torch_threads, steps=self.steps)
-        _at_least(2, repeats=self.repeats)
+    require(0 <= value < 2**32, "seed", value, "must be from 0 to 2^32 - 1")

@@ -1,0 +1,101 @@
+"""The options of the commands other than training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+from grammarlab.config.training import LanguageConfig, at_least, check_seed, check_temperature, require
+
+
+class BenchmarkName(StrEnum):
+    step = auto()
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluateConfig:
+    """Measure a checkpoint again. What is null is as in the checkpoint's own run."""
+
+    checkpoint: str = "???"
+    torch_threads: int = 1
+    seed: int | None = None  # of the generated sentences
+    temperatures: list[float] | None = None
+    samples: int | None = None
+    batch_size: int | None = None  # sentences a pass
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            check_seed(self.seed)
+        at_least(1, torch_threads=self.torch_threads, samples=self.samples, batch_size=self.batch_size)
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerateConfig:
+    """Sentences from a checkpoint."""
+
+    checkpoint: str = "???"
+    torch_threads: int = 1
+    seed: int = 1
+    prompt: str = ""
+    prompts_file: str | None = None  # one prompt a line
+    temperature: float = 1.0  # 0: greedy
+    samples: int = 1  # for each prompt
+    max_new_tokens: int | None = None  # null: as many as the context holds
+    cache: bool | None = None  # null: for a causal model
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_temperature("temperature", self.temperature)
+        at_least(1, torch_threads=self.torch_threads, samples=self.samples, max_new_tokens=self.max_new_tokens)
+        require(
+            not (self.prompt and self.prompts_file),
+            "prompts_file",
+            self.prompts_file,
+            "and prompt exclude each other",
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class LanguageCheckConfig:
+    """What is known of a language: of the library, or of a grammar in a file."""
+
+    language: LanguageConfig
+    grammar: str | None = None  # a file; instead of `language`
+    start: str = "S"  # of that grammar
+    samples: int = 2_000  # sentences drawn for the share of ambiguous ones
+    seed: int = 1
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        at_least(1, samples=self.samples)
+        require(
+            self.grammar is not None or self.start == "S",
+            "start",
+            self.start,
+            "needs grammar=FILE; else language.start",
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class CompareConfig:
+    """Many runs as one table."""
+
+    measures: list[str] | None = None  # null: the usual ones
+    into: str | None = None  # folder for compare.csv and compare.png; null: the first one compared
+
+
+@dataclass(kw_only=True, slots=True)
+class BenchmarkConfig:
+    """Paired timings; every ratio comes from one run of one process."""
+
+    benchmark: BenchmarkName = BenchmarkName.step
+    torch_threads: int = 1
+    repeats: int = 15
+    steps: int = 150  # a repeat
+
+    def __post_init__(self) -> None:
+        at_least(1, torch_threads=self.torch_threads, steps=self.steps)
+        at_least(2, repeats=self.repeats)
