@@ -109,7 +109,7 @@ class PCFG:
         return best_parse(self.grammar, self.engine, as_sentence(sentence))
 
     def parses(self, sentence: Sentence) -> float:
-        """The number of derivations of a sentence, a whole number of any size, or infinity where units run in cycles."""
+        """The number of derivations, a whole number of any size, or infinity where unit rules run in cycles."""
         from grammarlab.language.parses import count_parses
 
         return count_parses(self.grammar, self.engine, as_sentence(sentence))
