@@ -10,6 +10,7 @@ from grammarlab.config.training import LanguageConfig, at_least, check_seed, che
 
 class BenchmarkName(StrEnum):
     step = auto()
+    truth = auto()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,7 +95,7 @@ class BenchmarkConfig:
     benchmark: BenchmarkName = BenchmarkName.step
     torch_threads: int = 1
     repeats: int = 15
-    steps: int = 150  # a repeat
+    steps: int = 150  # a repeat of benchmark=step
 
     def __post_init__(self) -> None:
         at_least(1, torch_threads=self.torch_threads, steps=self.steps)

@@ -1,10 +1,7 @@
-"""Paired timings in one process: ratios with their spread, never a time alone."""
+"""A training step of the default run against a bare torch loop."""
 
 from __future__ import annotations
 
-import json
-import platform
-import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,48 +12,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
-from rich import box
-from rich.table import Table
 
-from grammarlab import report
 from grammarlab.callbacks import Checkpoints, Measure, StopOnSignal
-from grammarlab.config import BenchmarkConfig, BenchmarkName, TrainConfig
+from grammarlab.config import BenchmarkConfig, TrainConfig
 from grammarlab.data import FreshBatches, ShuffledBatches
 from grammarlab.measures import TRAIN
 from grammarlab.parts import Parts, build_parts, library_language
-from grammarlab.record import versions
 from grammarlab.run import build_trainer, quiet_libraries
 from grammarlab.task import DecoderTask
 from grammarlab.tracking import MetricsFile
-
-
-def run(config: BenchmarkConfig) -> Path:
-    """Measure, print the table, write `benchmark.json` into a folder of its own and print that last."""
-    torch.set_num_threads(config.torch_threads)
-    cases = {BenchmarkName.step: step_cases}[config.benchmark](config)
-    folder = Path("outputs/benchmarks") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
-    folder.mkdir(parents=True)
-    content = {
-        "benchmark": config.benchmark.value,
-        "machine": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "versions": versions(),
-        "threads": config.torch_threads,
-        "repeats": config.repeats,
-        "steps": config.steps,
-        "cases": cases,
-    }
-    (folder / "benchmark.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    caption = f"{config.repeats} blocks of {config.steps} steps, taken in turn, {config.torch_threads} thread(s)"
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
-    for heading in ("case", "ratio (median)", "least", "most", "equal"):
-        table.add_column(heading, justify="left" if heading == "case" else "right")
-    for case in cases:
-        low, high = case["spread"]
-        table.add_row(case["case"], f"{case['ratio']:.3f}", f"{low:.3f}", f"{high:.3f}", str(case["equal"]).lower())
-    report.show(table)
-    print(folder)
-    return folder
 
 
 def step_cases(config: BenchmarkConfig) -> list[dict[str, Any]]:
