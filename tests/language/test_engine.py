@@ -368,3 +368,46 @@ def test_a_language_of_the_library_with_other_parameters() -> None:
         load("tail", q=0.5)
     with pytest.raises(ValueError, match=r"language\.parameters\.k=0: must be at least 1"):
         load("dyck", k=0)
+
+
+# ---- the most probable, how many, prefixes ---------------------------------------------------------------------------
+
+
+def test_the_most_probable_sentences_of_an_infinite_language() -> None:
+    """Of tail with p = 1/2 the n-th has n words and probability 2^-n."""
+    language = load("tail")
+    assert language.enumerate(count=5) == [(("a",) * n, pytest.approx(2.0**-n, rel=TIGHT)) for n in range(1, 6)]
+    assert len(language.enumerate(mass=0.99)) == 7  # 1 - 2^-7 > 0.99 > 1 - 2^-6
+    assert language.enumerate(count=0) == []
+    with pytest.raises(ValueError, match=r"^the language has infinitely many sentences"):
+        language.enumerate()
+    with pytest.raises(ValueError, match=r"^2 sentences of probability 0\.75 are found within limit=3 steps, no more$"):
+        language.enumerate(mass=0.99, limit=3)
+    for wrong in ({"count": -1}, {"mass": 1.0}, {"mass": math.nan}):
+        with pytest.raises(ValueError, match="must be at least 0"):
+            language.enumerate(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_most_probable_sentences_are_those_of_the_whole_list() -> None:
+    true = by_iteration(TANGLED, "S", LONGEST)
+    best = engine(TANGLED).enumerate(count=20)
+    assert [p for _, p in best] == pytest.approx(sorted(true.values(), reverse=True)[:20], rel=1e-11)
+    assert {s: p for s, p in best} == pytest.approx({s: true[s] for s, _ in best}, rel=1e-11)
+
+
+def test_the_number_of_sentences_of_each_length() -> None:
+    catalan = [math.comb(2 * n, n) // (n + 1) for n in range(41)]
+    assert load("dyck1").sizes(80) == [catalan[n // 2] if n % 2 == 0 else 0 for n in range(81)]  # beyond any float
+    assert load("palindromes").sizes(7) == [1, 2, 2, 4, 4, 8, 8, 16]
+    assert load("double").sizes(6) == [0, 1, 1, 1, 1, 1, 1]  # ambiguous: written out
+    assert load("captions").sizes(7) == [0, 0, 0, 0, 0, 0, 8, 0]
+    true = by_iteration(TANGLED, "S", 5)
+    assert engine(TANGLED).sizes(5) == [sum(len(s) == n for s in true) for n in range(6)]
+    assert load("dyck1").truncated(4).sizes(6) == [1, 0, 1, 0, 2, 0, 0]
+
+
+def test_the_probability_of_a_prefix() -> None:
+    language = engine(R2)
+    wanted = {"": 1, "(": 1 / 3, "((": 1 / 9, "()": 2 / 9, "()(": 2 / 27, "(()": 2 / 27, ")": 0, "x": 0}
+    for prefix, p in wanted.items():
+        assert math.exp(language.prefix_log_prob(tuple(prefix))) == pytest.approx(p, rel=TIGHT)

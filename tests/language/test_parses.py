@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nltk.parse.pchart import InsideChartParser
 
-from grammarlab.language import parses
+from grammarlab.language import load, parses
 from grammarlab.language.engine import Engine
 from grammarlab.language.grammar import Grammar, GrammarError, GrammarWarning, Nonterminal, Rule, parse_grammar
 from grammarlab.language.parses import Parse, Tree
@@ -267,3 +267,12 @@ def products(grammar: Grammar, key: Key) -> Iterator[tuple[float, list[Key]]]:
             pieces = [(s, string[bounds[i] : bounds[i + 1]]) for i, s in enumerate(rule.right)]
             if all(piece == (s,) for s, piece in pieces if isinstance(s, str)):
                 yield rule.probability, [(s, piece) for s, piece in pieces if isinstance(s, Nonterminal)]
+
+
+def test_a_tree_is_drawn_as_nltk_draws_it() -> None:
+    """Brackets as words would be read as structure by nltk's reader: the tree is built, not read."""
+    tree = load("dyck1").viterbi(("(", ")")).tree
+    wanted = nltk.Tree("S", ["(", nltk.Tree("S", []), ")", nltk.Tree("S", [])])
+    drawn = nltk.tree.prettyprinter.TreePrettyPrinter(wanted).text()
+    assert tree.pretty() == "\n".join(line.rstrip() for line in drawn.splitlines())
+    assert load("dyck1").viterbi(()).tree.pretty() == "(S )"

@@ -53,16 +53,29 @@ class Bounded:
 
     def derivations(self) -> float:
         """Number of derivations within the limit, without empty and unit rules: at least that of sentences."""
-        units = {key: 1.0 for key in self.engine.form.units}
+        return float(self._counts(float).sum())
+
+    def sizes(self) -> list[int]:
+        """Number of those derivations of each length, exactly."""
+        counts = self._counts(float)
+        if counts.sum() >= 2**53:  # no float holds them all: the same loops over Python's whole numbers
+            counts = self._counts(object)
+        return [int(count) for count in counts]
+
+    def _counts(self, kind: type) -> np.ndarray:
+        one = 1 if kind is object else 1.0
+        units = {key: one for key in self.engine.form.units}
         form = dataclasses.replace(
             self.engine.form,
-            advances=[[(target, 1.0) for target, _ in row] for row in self.engine.form.advances],
-            corners=[corner._replace(weight=1.0) for corner in self.engine.form.corners],
+            advances=[[(target, one) for target, _ in row] for row in self.engine.form.advances],
+            corners=[corner._replace(weight=one) for corner in self.engine.form.corners],
             units=units,
         )
-        series = self.engine.series(form)
-        counts = lengths.laws(series, self.length).symbols[series.start]
-        return float(counts.sum()) + (form.start in form.empty)
+        series = self.engine.series(form, kind)
+        laws = lengths.laws.py_func if kind is object else lengths.laws
+        counts = laws(series, self.length).symbols[series.start]
+        counts[0] = int(form.start in form.empty)
+        return counts
 
     def draw(self, keys: Keys) -> tuple[Ints, Ints]:
         """Words and bounds of a sentence for each key."""

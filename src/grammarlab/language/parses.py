@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,30 @@ class Tree:
             for i, child in enumerate(reversed(part.children)):
                 waiting += [" ", child] if i else [child]
         return "".join(parts)
+
+    def pretty(self) -> str:
+        """The tree drawn in lines of text, root at the top, by nltk."""
+        from nltk.tree import Tree as Drawn
+
+        trees: list[Any] = []  # built from the leaves up: a tree may be deeper than Python's stack
+        waiting: list[tuple[Tree | str, bool]] = [(self, False)]
+        while waiting:
+            part, opened = waiting.pop()
+            if isinstance(part, str):
+                trees.append(part)
+            elif not opened:
+                waiting.append((part, True))
+                waiting += [(child, False) for child in reversed(part.children)]
+            else:
+                cut = len(trees) - len(part.children)
+                trees[cut:] = [Drawn(part.label, trees[cut:])]
+        return str(trees[0].pformat() if not trees[0].leaves() else "\n".join(_lines(trees[0])))
+
+
+def _lines(tree: Any) -> list[str]:
+    from nltk.tree.prettyprinter import TreePrettyPrinter
+
+    return [line.rstrip() for line in TreePrettyPrinter(tree).text().splitlines()]
 
 
 @dataclass(frozen=True, slots=True)

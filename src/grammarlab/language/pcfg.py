@@ -7,7 +7,9 @@ whose loading takes about a second. Both give the same numbers.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -114,6 +116,15 @@ class PCFG:
 
         return count_parses(self.grammar, self.engine, as_sentence(sentence))
 
+    def prefix_log_prob(self, prefix: Sentence) -> float:
+        """Natural log of the probability that a sentence begins with these words; −inf if none does."""
+        words = as_sentence(prefix)
+        if not set(words) <= set(self.terminals):
+            return -math.inf
+        rows = self.next_token_probs(words)
+        steps = [rows[i, self.terminals.index(word)] for i, word in enumerate(words)]
+        return -math.inf if 0 in steps else math.fsum(map(math.log, steps))
+
     # ---- sums over the language ----
 
     def entropy(self) -> Quantity:
@@ -176,8 +187,60 @@ class PCFG:
             return math.inf
         return len(self.enumerate(limit))
 
-    def enumerate(self, limit: int = ENUMERATION_LIMIT) -> list[tuple[Sentence, float]]:
-        return self._table(limit).enumerate(limit)
+    def enumerate(
+        self, limit: int = ENUMERATION_LIMIT, *, count: int | None = None, mass: float | None = None
+    ) -> list[tuple[Sentence, float]]:
+        """See `Language`. With `count` or `mass` the most probable sentences alone, of an infinite language too.
+
+        `mass`: until they have that probability. Raises `NotEnumerableError` where that takes more than `limit` steps
+        from a prefix to a longer one.
+        """
+        if count is None and mass is None:
+            return self._table(limit).enumerate(limit)
+        if count is not None and count < 0:
+            raise ValueError(f"count={count}: must be at least 0")
+        if mass is not None and not 0 <= mass < 1:
+            raise ValueError(f"mass={mass}: must be at least 0 and below 1")
+        found: list[tuple[Sentence, float]] = []
+        total = 0.0
+        # No sentence is more probable than its prefixes: the best prefix first, and what ends is the next best.
+        rank = {word: i for i, word in enumerate((*self.terminals, ""))}
+        queue: list[tuple[float, tuple[int, ...], Sentence, bool]] = [(0.0, (), (), False)]
+        steps = 0
+        while queue and (count is None or len(found) < count) and (mass is None or total < mass):
+            surprise, _, words, ended = heapq.heappop(queue)
+            if ended:
+                found.append((words, math.exp(-surprise)))
+                total += found[-1][1]
+                continue
+            steps += 1
+            if steps > limit:
+                raise NotEnumerableError(
+                    f"{len(found)} sentences of probability {total:.6g} are found within limit={limit} steps, no more"
+                )
+            for word, p in zip((*self.terminals, ""), self.next_token_probs(words)[-1], strict=True):
+                if p > 0:
+                    longer = words if word == "" else (*words, word)
+                    key = tuple(rank[w] for w in longer)
+                    heapq.heappush(queue, (surprise - math.log(p), key, longer, word == ""))
+        return found
+
+    def sizes(self, longest: int, limit: int = ENUMERATION_LIMIT) -> list[int]:
+        """Number of sentences of 0, 1, … `longest` words.
+
+        Raises `NotEnumerableError` where the grammar is not proved unambiguous, so that they have to be written out,
+        and they have more than `limit` derivations.
+        """
+        if self.limit is not None and longest > self.limit:
+            return [*self.sizes(self.limit, limit), *[0] * (longest - self.limit)]
+        if self.unambiguous:
+            from grammarlab.language.bounded import Bounded
+
+            return Bounded(self.engine, longest).sizes()
+        if self.engine.shortest[0] > longest:
+            return [0] * (longest + 1)
+        lengths = Counter(len(words) for words, _ in self.truncated(longest).enumerate(limit))
+        return [lengths[n] for n in range(longest + 1)]
 
     def truncated(self, max_length: int) -> PCFG:
         if self.max_length() <= max_length:
@@ -232,6 +295,8 @@ class PCFG:
         return _COUNTS.solve(_equations(self.grammar))[0]
 
     def _table(self, limit: int) -> SentenceTable:
+        if self.max_length() == math.inf:
+            raise NotEnumerableError("the language has infinitely many sentences; a count or a mass can be enumerated")
         if self._derivations > limit:
             count = f"more than {_MANY}" if self._derivations == _MANY else str(self._derivations)
             raise NotEnumerableError(f"the language has {count} derivations, {limit} can be written out")
