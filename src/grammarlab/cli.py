@@ -375,7 +375,12 @@ def language_job(config: DictConfig) -> None:
         )
     elif language.file is not None:
         language = dataclasses.replace(language, grammar=read_text("language.file", language.file), file=None)
-    result = survey.survey(language, options.samples, options.seed)
+    try:
+        result = survey.survey(language, options.samples, options.seed)
+    except ConfigError as error:
+        for fault in str(error).splitlines():  # every one that its grammar has
+            print(f"error: {fault}", file=sys.stderr)
+        raise SystemExit(1) from None
     if options.json:
         print(json.dumps(result.facts, ensure_ascii=False))
         return

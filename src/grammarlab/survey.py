@@ -17,7 +17,7 @@ from rich.text import Text
 from grammarlab import figures
 from grammarlab.config import ConfigError, LanguageConfig
 from grammarlab.intervals import wilson_interval
-from grammarlab.language import PCFG, NotEnumerableError, from_text, written
+from grammarlab.language import PCFG, GrammarError, NotEnumerableError, from_text, written
 from grammarlab.streams import Stream, stream
 
 # Where the mean length is infinite, sentences are shown and tested given that they have at most so many words.
@@ -36,14 +36,15 @@ class Survey:
 
 
 def read(config: LanguageConfig) -> tuple[PCFG, list[str]]:
-    """The language, and what its grammar gives reason to note. Raises `ConfigError`."""
+    """The language, and what its grammar gives reason to note. Raises `ConfigError`, a line for each fault."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             text, parameters = written(config.grammar, config.generator, config.parameters)
             language = from_text(text, config.start, parameters=parameters, allow_improper=config.allow_improper)
         except ValueError as error:
-            raise ConfigError(f"language={config.name}: {error}") from None
+            faults = error.faults if isinstance(error, GrammarError) else (str(error),)
+            raise ConfigError("\n".join(f"language={config.name}: {fault}" for fault in faults)) from None
     return language, [str(warning.message) for warning in caught]
 
 

@@ -17,7 +17,7 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -46,7 +46,12 @@ _CODE = re.compile(r"""(?:[^'"#]|'[^']*'|"[^"]*"|['"].*)*""")
 
 
 class GrammarError(ValueError):
-    """A grammar that does not say what its author can have meant."""
+    """A grammar that does not say what its author can have meant. `faults`: every one that was found, a line each."""
+
+    def __init__(self, *faults: str) -> None:
+        more = f" (and {len(faults) - 1} more: src/language.py lists them)" if len(faults) > 1 else ""
+        super().__init__(faults[0] + more)
+        self.faults = faults
 
 
 class GrammarWarning(UserWarning):
@@ -97,14 +102,9 @@ class Grammar:
         if self.start not in by_left:
             known = ", ".join(symbol.name for symbol in by_left)
             raise GrammarError(f"start symbol {start!r} has no rule; the grammar defines {known}")
-        for left, group in by_left.items():
-            _check_group(left, group)
-            for rule in group:
-                for symbol in rule.right:
-                    if isinstance(symbol, Nonterminal) and symbol not in by_left:
-                        raise GrammarError(
-                            f"undefined symbol {symbol} in `{rule}`: give it a rule, or quote it if it is a word"
-                        )
+        faults = [fault for left, group in by_left.items() for fault in _faults(left, group, by_left)]
+        if faults:
+            raise GrammarError(*faults)
 
         # A rule of probability 0 is never used: what only it reaches is unreachable.
         possible = {left: [rule for rule in group if rule.probability > 0] for left, group in by_left.items()}
@@ -128,29 +128,32 @@ class Grammar:
         self.terminals: tuple[str, ...] = tuple(terminals)
 
 
-def _check_group(left: Nonterminal, group: list[Rule]) -> None:
+def _faults(left: Nonterminal, group: list[Rule], defined: Container[Nonterminal]) -> Iterator[str]:
+    """What is wrong with the rules of one symbol."""
     seen: set[tuple[Symbol, ...]] = set()
     for rule in group:
         if rule.right in seen:
-            raise GrammarError(f"duplicate rule `{rule}`: add up the probabilities in one rule")
+            yield f"duplicate rule `{rule}`: add up the probabilities in one rule"
         seen.add(rule.right)
         if not 0 <= rule.probability <= 1:  # also refuses NaN
-            raise GrammarError(f"probability {rule.probability:g} of `{rule}` is not between 0 and 1")
-        for symbol in rule.right:
+            yield f"probability {rule.probability:g} of `{rule}` is not between 0 and 1"
+        for symbol in dict.fromkeys(rule.right):
             if isinstance(symbol, str):
-                _check_terminal(symbol, rule)
+                yield from _terminal_faults(symbol, rule)
+            elif symbol not in defined:
+                yield f"undefined symbol {symbol} in `{rule}`: give it a rule, or quote it if it is a word"
     total = sum(rule.probability for rule in group)
-    if abs(total - 1) > SUM_TOLERANCE + 1e-12:  # so that 0.333333 three times passes, whose gap rounds to a hair more
-        raise GrammarError(f"the probabilities of {left} sum to {total:.10g}, not to 1 (within {SUM_TOLERANCE:g})")
+    if not abs(total - 1) <= SUM_TOLERANCE + 1e-12:  # so that 0.333333 three times passes, whose gap rounds to more
+        yield f"the probabilities of {left} sum to {total:.10g}, not to 1 (within {SUM_TOLERANCE:g})"
 
 
-def _check_terminal(word: str, rule: Rule) -> None:
+def _terminal_faults(word: str, rule: Rule) -> Iterator[str]:
     if word == "":
-        raise GrammarError(f"empty terminal '' in `{rule}`: leave the right side empty to derive nothing")
-    if word.split() != [word]:
-        raise GrammarError(f"terminal {word!r} in `{rule}` holds white space: sentences are split into words at it")
-    if word in SPECIAL_TOKENS:
-        raise GrammarError(f"terminal {word!r} in `{rule}` is reserved for the token of that name")
+        yield f"empty terminal '' in `{rule}`: leave the right side empty to derive nothing"
+    elif word.split() != [word]:
+        yield f"terminal {word!r} in `{rule}` holds white space: sentences are split into words at it"
+    elif word in SPECIAL_TOKENS:
+        yield f"terminal {word!r} in `{rule}` is reserved for the token of that name"
 
 
 def _reach(rules: dict[Nonterminal, list[Rule]], start: Nonterminal) -> tuple[list[Nonterminal], list[str]]:
@@ -193,15 +196,23 @@ def parse_grammar(text: str, start: str, parameters: Mapping[str, float] | None 
     alternatives: dict[Nonterminal, list[tuple[Symbol, ...]]] = {}
     values = {name: Fraction(value) for name, value in (parameters or {}).items()}
     used: set[str] = set()
+    faults: list[str] = []
     for number, line in _logical_lines(text):
-        left, options = _parse_line(line, number, values, used)
+        try:
+            left, options = _parse_line(line, number, values, used)
+        except GrammarError as error:  # go on: all faults of a file are found at once
+            faults += error.faults
+            continue
         for right, probability in options:
             if stated.setdefault(left, probability is not None) != (probability is not None):
-                raise GrammarError(f"line {number}: {left} has alternatives with and without a probability")
+                faults.append(f"line {number}: {left} has alternatives with and without a probability")
+                break
             alternatives.setdefault(left, []).append(right)
             rules.append(Rule(left, right, -1.0 if probability is None else probability))
+    if faults:
+        raise GrammarError(*faults)
     if unused := sorted(values.keys() - used):
-        raise GrammarError(f"no probability names the parameter {unused[0]}")
+        raise GrammarError(*(f"no probability names the parameter {name}" for name in unused))
     uniform = {left for left, has_probability in stated.items() if not has_probability}
     return Grammar(
         [Rule(r.left, r.right, 1 / len(alternatives[r.left])) if r.left in uniform else r for r in rules],
