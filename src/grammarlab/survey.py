@@ -17,7 +17,7 @@ from rich.text import Text
 from grammarlab import figures
 from grammarlab.config import ConfigError, LanguageConfig
 from grammarlab.intervals import wilson_interval
-from grammarlab.language import PCFG, GrammarError, NotEnumerableError, from_text, written
+from grammarlab.language import PCFG, GrammarError, NotEnumerableError, Quantity, from_text, written
 from grammarlab.streams import Stream, stream
 
 # Where the mean length is infinite, sentences are shown and tested given that they have at most so many words.
@@ -56,7 +56,11 @@ def survey(config: LanguageConfig, samples: int, seed: int) -> Survey:
     if endless:
         notes.append(f"the mean length is infinite: sentences are drawn given at most {_SHOWN_LENGTH} words")
     share, low, high = _ambiguous_share(shown, samples, seed)
-    entropy = language.entropy()
+    try:
+        entropy = language.entropy()
+    except NotEnumerableError as error:
+        entropy = Quantity(math.nan)
+        notes.append(str(error))
     try:
         size = language.size()
     except NotEnumerableError as error:
@@ -130,8 +134,12 @@ def render(result: Survey) -> RenderableType:
         ("entropy of a derivation", _number(facts["derivation_entropy"]), "nats, exact"),
         (
             "entropy of a sentence",
-            _number(facts["string_entropy"]),
-            "nats, exact" if stderr is None else f"nats, estimate ± {stderr:.2g}",
+            _number(facts["string_entropy"], "infinite or unknown"),
+            ""
+            if facts["string_entropy"] is None
+            else "nats, exact"
+            if stderr is None
+            else f"nats, estimate ± {stderr:.2g}",
         ),
         (
             "share of ambiguous ones",

@@ -411,3 +411,72 @@ def test_the_probability_of_a_prefix() -> None:
     wanted = {"": 1, "(": 1 / 3, "((": 1 / 9, "()": 2 / 9, "()(": 2 / 27, "(()": 2 / 27, ")": 0, "x": 0}
     for prefix, p in wanted.items():
         assert math.exp(language.prefix_log_prob(tuple(prefix))) == pytest.approx(p, rel=TIGHT)
+
+
+# ---- what others would not survive -----------------------------------------------------------------------------------
+
+
+def test_nothing_but_the_empty_sentence_by_a_critical_branching() -> None:
+    language = engine("S -> S S [.5] | [.5]")
+    assert language.log_prob([(), ("a",)]).tolist() == [0, -math.inf]
+    assert language.mean_length().value == 0
+    assert language.length_law(3).tolist() == [1, 0, 0, 0]
+    assert (language.size(), language.enumerate(count=3)) == (1, [((), 1.0)])
+    assert language.truncated(0) is language
+
+
+def test_a_limit_with_more_derivations_than_a_float_holds() -> None:
+    short = load("dyck2").truncated(1_500)
+    assert short.entropy().exact
+    assert short.sizes(4) == [1, 0, 2, 0, 8]
+    with pytest.raises(ValueError, match="more than 1000000000000000 derivations"):
+        short.enumerate()
+    ambiguous = load("double").truncated(1_200)
+    assert ambiguous.mass == pytest.approx(1, abs=1e-9)
+    assert ambiguous.mean_length().value == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("longest", [4, 12])
+def test_the_entropy_given_a_limit_is_met_by_its_estimate(longest: int) -> None:
+    """Of words of one letter: that of the law of length."""
+    short = engine(R1).truncated(longest)
+    law = short.length_law(longest)
+    exact = -math.fsum(p * math.log(p) for p in law if p > 0)
+    entropy = short.entropy()
+    assert entropy.stderr is not None
+    assert abs(entropy.value - exact) < 4 * entropy.stderr
+
+
+def test_the_entropy_of_a_critical_ambiguous_grammar_is_out_of_reach() -> None:
+    critical = engine("S -> S S [.5] | 'a' [.5]")
+    with pytest.raises(ValueError, match="the entropy of a sentence is out of reach"):
+        critical.entropy()
+    assert math.isfinite(critical.truncated(20).entropy().value)
+
+
+def test_a_cycle_of_units_leaves_a_finite_language_finite() -> None:
+    language = from_text("S -> S [.3] | A [.2] | 'a' [.5]\nA -> S [.5] | 'b' [.5]", "S")
+    # S is a with probability s and b with 1 - s, A likewise: s = .3 s + .2 t + .5, t = .5 s.
+    assert dict(language.enumerate()) == pytest.approx({("a",): 5 / 6, ("b",): 1 / 6}, rel=TIGHT)
+    assert language.size() == 2
+    assert language.entropy().exact
+
+
+def test_a_rule_of_2000_words_is_written_out() -> None:
+    language = from_text("S -> " + "'a' " * 2_000, "S")
+    assert language.enumerate() == [(("a",) * 2_000, 1.0)]
+    assert str(language.entropy().value) == "0.0"
+
+
+@pytest.mark.parametrize("length", [-1, -5])
+def test_a_negative_length_is_refused(length: int) -> None:
+    language = load("dyck1")
+    for ask in (language.truncated, language.length_law, language.sizes):
+        with pytest.raises(ValueError, match="a length must be at least 0"):
+            ask(length)
+
+
+@pytest.mark.parametrize("p", [math.nan, math.inf])
+def test_a_parameter_that_is_no_number_is_refused(p: float) -> None:
+    with pytest.raises(GrammarError, match=f"^parameter p={p}: must be a finite number$"):
+        load("dyck1", p=p)

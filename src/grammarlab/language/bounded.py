@@ -18,7 +18,7 @@ from grammarlab.language.normal_form import NUMBERS, normal_form
 from grammarlab.language.sampler import Keys
 
 # Above this share of sentences within the limit, drawing until one is within it is faster than drawing within it.
-_REJECTION = 0.05
+REJECTION = 0.05
 
 # A limit that is felt with less probability than this changes no digit of a distribution.
 _UNFELT = 1e-18
@@ -33,7 +33,9 @@ class Bounded:
     """Sums, sentences and distributions given at most `length` words."""
 
     def __init__(self, engine: Engine, length: int, longest: float = math.inf) -> None:
-        self.engine, self.length, self._longest = engine, length, longest
+        if length < 0:
+            raise ValueError(f"{length}: a length must be at least 0")
+        self.engine, self.length, self._longest = engine, int(length), longest
         self._series: Series = engine.series(engine.form)
         self._laws: Laws = lengths.laws(self._series, length)
         self.law = np.array(self._laws.symbols[self._series.start])  # P(words = n), not renormalised
@@ -53,12 +55,14 @@ class Bounded:
 
     def derivations(self) -> float:
         """Number of derivations within the limit, without empty and unit rules: at least that of sentences."""
-        return float(self._counts(float).sum())
+        with np.errstate(over="ignore"):
+            total = float(self._counts(float).sum())
+        return total if math.isfinite(total) else math.inf  # beyond any float
 
     def sizes(self) -> list[int]:
         """Number of those derivations of each length, exactly."""
         counts = self._counts(float)
-        if counts.sum() >= 2**53:  # no float holds them all: the same loops over Python's whole numbers
+        if not counts.max() < 2**53:  # no float holds them all: the same loops over Python's whole numbers
             counts = self._counts(object)
         return [int(count) for count in counts]
 
@@ -73,15 +77,16 @@ class Bounded:
         )
         series = self.engine.series(form, kind)
         laws = lengths.laws.py_func if kind is object else lengths.laws
-        counts = laws(series, self.length).symbols[series.start]
+        with np.errstate(over="ignore", invalid="ignore"):
+            counts = laws(series, self.length).symbols[series.start]
         counts[0] = int(form.start in form.empty)
         return counts
 
-    def draw(self, keys: Keys) -> tuple[Ints, Ints]:
-        """Words and bounds of a sentence for each key."""
-        if self.mass > _REJECTION:
-            return self.engine.draw(keys, self.length)[:2]
-        return lengths.draw(self._series, self._laws, np.cumsum(self.law), keys)
+    def draw(self, keys: Keys) -> tuple[Ints, Ints, Floats | None]:
+        """Words and bounds of a sentence for each key; log p of its derivation, without the limit, if one was drawn."""
+        if self.mass > REJECTION:
+            return self.engine.draw(keys, self.length)
+        return *lengths.draw(self._series, self._laws, np.cumsum(self.law), keys), None
 
     def rows(self, sentence: Sequence[str]) -> Floats:
         """(len + 1, V + 1) distribution after each prefix, given the limit; 0 where it is impossible."""

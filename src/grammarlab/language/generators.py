@@ -5,10 +5,13 @@ The start symbol is S. The same arguments give the same text in every process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+
+_MOST = 1_000  # of anything: larger grammars than anyone has waited for
 
 _BRACKETS = ("()", "[]", "{}", "<>")
 
@@ -18,7 +21,7 @@ def dyck(k: int, p: float) -> str:
 
     The kinds share `p` evenly. The fifth kind is written (5 and )5, and so on.
     """
-    k = _whole("k", k, 1)
+    k = _whole("k", k, 1, _MOST)
     p = _probability("p", p)
     kinds = [tuple(_BRACKETS[i]) if i < len(_BRACKETS) else (f"({i + 1}", f"){i + 1}") for i in range(k)]
     options = [f"'{opening}' S '{closing}' S [{p / k!r}]" for opening, closing in kinds]
@@ -31,10 +34,10 @@ def random_grammar(levels: int, symbols: int, rules: int, words: int, seed: int)
     L1_1, L1_2, … are the lowest level, whose right sides are words. Each nonterminal has `rules` different right
     sides, equally likely, each of 2 or 3 symbols of the level below. Every symbol and every word is used.
     """
-    levels = _whole("levels", levels, 1)
-    symbols = _whole("symbols", symbols, 1)
+    levels = _whole("levels", levels, 1, _MOST)
+    symbols = _whole("symbols", symbols, 1, _MOST)
     rules = _whole("rules", rules, 1)
-    words = _whole("words", words, 1)
+    words = _whole("words", words, 1, _MOST)
     rng = np.random.default_rng(_whole("seed", seed, 0))
     alphabet = [f"'{word}'" for word in range(1, words + 1)]
     middle = [[f"L{level}_{i}" for i in range(1, symbols + 1)] for level in range(1, levels)]
@@ -93,12 +96,13 @@ def _distinct(size: int, rules: int, rng: np.random.Generator) -> list[list[int]
     return [list(right) for right in drawn]
 
 
-def _whole(name: str, value: float, minimum: int) -> int:
+def _whole(name: str, value: float, minimum: int, maximum: float = math.inf) -> int:
     """`value` as an int; a configuration may give 3 as 3.0."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(_message(name, value, "must be a whole number"))
     _refuse_if(value < minimum, name, int(value), f"must be at least {minimum}")
+    _refuse_if(value > maximum, name, int(value), f"must be at most {maximum:g}")
     return int(value)
 
 

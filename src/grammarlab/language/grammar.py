@@ -14,6 +14,7 @@ goes on in the next.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 import warnings
@@ -194,7 +195,10 @@ def parse_grammar(text: str, start: str, parameters: Mapping[str, float] | None 
     rules: list[Rule] = []
     stated: dict[Nonterminal, bool] = {}
     alternatives: dict[Nonterminal, list[tuple[Symbol, ...]]] = {}
-    values = {name: Fraction(value) for name, value in (parameters or {}).items()}
+    for name, value in (parameters or {}).items():
+        if not math.isfinite(value):
+            raise GrammarError(f"parameter {name}={value}: must be a finite number")
+    values = {name: Fraction(repr(float(value))) for name, value in (parameters or {}).items()}
     used: set[str] = set()
     faults: list[str] = []
     for number, line in _logical_lines(text):

@@ -40,6 +40,10 @@ class Semiring(Protocol[W]):
     def one(self) -> W: ...
 
     @property
+    def probabilities(self) -> bool:
+        """Whether the weights of all derivations from a symbol sum to 1."""
+
+    @property
     def add(self) -> Callable[[W, W], W]: ...
 
     @property
@@ -60,6 +64,7 @@ class Numbers:
     """
 
     one: complex = 1.0
+    probabilities = True
 
     def add(self, a: complex, b: complex) -> complex:
         return a + b
@@ -128,6 +133,7 @@ class Discrete(Generic[W]):
     endless: W
     add: Callable[[W, W], W]
     mul: Callable[[W, W], W]
+    probabilities: bool = False
 
     def solve(self, equations: Sequence[Equation[W]]) -> dict[int, W]:
         values: dict[int, W] = {}
@@ -201,6 +207,9 @@ def normal_form(grammar: Grammar, weight: Callable[[float], W], semiring: Semiri
     ]
     empty = semiring.solve(_of(equations, _nullable(equations)))
     filled = _filled(equations, n)
+    if semiring.probabilities and all(not isinstance(value, complex) for value in empty.values()):
+        # All that they derive is empty, and a derivation ends: exact, where Newton's method may meet a double root.
+        empty |= {symbol: semiring.one for symbol in empty if symbol not in filled}
 
     states: dict[tuple[int, tuple[int, ...]], int] = {}
     waiting: list[tuple[int, tuple[int, ...]]] = []

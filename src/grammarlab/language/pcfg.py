@@ -45,6 +45,9 @@ TABLE_LIMIT = 10_000
 ESTIMATE_SAMPLES = 2_000
 ESTIMATE_SEED = 2_718_281_828  # fixed, and no seed that a run is likely to have
 
+# Words of a sentence on average, up to which so many can be scored.
+_LONGEST_MEAN = 10_000
+
 # Where counting derivations stops: a grammar of a few lines can have more than can be written down.
 _MANY = 10**15
 
@@ -81,13 +84,13 @@ class PCFG:
     def sample(self, n: int, rng: np.random.Generator) -> list[Sentence]:
         if self._small is not None:
             return self._small.sample(n, rng)
-        words, ends = self._draw(n, rng)
+        words, ends, _ = self._draw(_keys(rng, n))
         known = [self.terminals[index] for index in words.tolist()]
         bounds = [0, *ends.tolist()]
         return [tuple(known[bounds[i] : bounds[i + 1]]) for i in range(n)]
 
     def sample_indices(self, n: int, rng: np.random.Generator) -> IndexArray:
-        return self._small.sample_indices(n, rng) if self._small is not None else padded(*self._draw(n, rng))
+        return self._small.sample_indices(n, rng) if self._small is not None else padded(*self._draw(_keys(rng, n))[:2])
 
     def log_prob(self, sentences: Sequence[Sentence]) -> FloatArray:
         if self._small is not None:
@@ -130,13 +133,23 @@ class PCFG:
     def entropy(self) -> Quantity:
         if self._small is not None:
             return self._small.entropy()
-        derivations = self.derivation_entropy()
-        if self.unambiguous or derivations == math.inf:
-            return Quantity(derivations)
-        words, ends, logs = self.engine.draw(_keys(np.random.default_rng(ESTIMATE_SEED), ESTIMATE_SAMPLES), self._most)
-        # What the derivation of a sentence tells beyond it: small where few are ambiguous, so it varies little.
-        beyond = self.engine.log_probs_of(words, ends) - logs
-        return Quantity(derivations - float(beyond.mean()), float(beyond.std(ddof=1) / math.sqrt(len(beyond))))
+        if self.unambiguous:
+            return Quantity(self.derivation_entropy())
+        if (mean := self.mean_length().value) > _LONGEST_MEAN:
+            raise NotEnumerableError(
+                f"the entropy of a sentence is out of reach: it is not known to be that of a derivation, and sentences "
+                f"have {mean:.3g} words on average; truncated(N) has one"
+            )
+        keys = _keys(np.random.default_rng(ESTIMATE_SEED), ESTIMATE_SAMPLES)
+        words, ends, derivations = self._draw(keys)
+        logs = self.engine.log_probs_of(words, ends)
+        log_mass = 0.0 if self._bounded is None else math.log(self._bounded.mass)
+        estimates = [_mean(log_mass - logs)]
+        if derivations is not None and math.isfinite(entropy := self.derivation_entropy()):
+            # What a derivation tells beyond its sentence: it varies little where few sentences are ambiguous.
+            beyond = _mean(logs - derivations)
+            estimates.append(Quantity(max(0.0, entropy - beyond.value), beyond.stderr))
+        return min(estimates, key=lambda estimate: estimate.stderr or 0.0)
 
     def derivation_entropy(self) -> float:
         """Entropy of a derivation, in nats: at least that of the sentence, equal if none has two."""
@@ -274,14 +287,12 @@ class PCFG:
     def _bounded(self) -> Bounded | None:
         return None  # `truncated` puts it there
 
-    @property
-    def _most(self) -> int:
-        return -1 if self.limit is None else self.limit
+    def _draw(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Word indices of a sentence for each key, the bound of each, and of its derivation log p, if there is one.
 
-    def _draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Word indices of n sentences, and the bound of each. A sentence takes one number of `rng`, a key."""
-        keys = _keys(rng, n)
-        return self._bounded.draw(keys) if self._bounded is not None else self.engine.draw(keys)[:2]
+        Of the derivation without a limit, also where there is a limit.
+        """
+        return self.engine.draw(keys) if self._bounded is None else self._bounded.draw(keys)
 
     @cached_property
     def _small(self) -> SentenceTable | None:
@@ -292,7 +303,12 @@ class PCFG:
         """Number of derivations, up to a cap: at least the number of sentences, and equal if none is ambiguous."""
         if self._bounded is not None:
             return int(min(self._bounded.derivations(), _MANY))
-        return _COUNTS.solve(_equations(self.grammar))[0]
+        count = _COUNTS.solve(_equations(self.grammar))[0]
+        if count == _MANY and self.sums.recursive and self._longest < math.inf:  # it may have been units in cycles
+            from grammarlab.language.bounded import Bounded
+
+            count = int(min(Bounded(self.engine, int(self._longest)).derivations(), _MANY))
+        return count
 
     def _table(self, limit: int) -> SentenceTable:
         if self.max_length() == math.inf:
@@ -322,6 +338,10 @@ def longest_yield(grammar: Grammar) -> float:
     words = [sum(isinstance(s, str) for s in rule.right) for rules in grammar.rules.values() for rule in rules]
     equations = _equations(grammar)
     return longest.solve([Equation(e.left, n, e.right) for e, n in zip(equations, words, strict=True)])[0]
+
+
+def _mean(values: np.ndarray) -> Quantity:
+    return Quantity(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
 
 
 def _keys(rng: np.random.Generator, n: int) -> np.ndarray:

@@ -19,8 +19,11 @@ from grammarlab.language.grammar import Grammar, Nonterminal, Rule
 from grammarlab.language.normal_form import NUMBERS, Equation, symbol_index
 from grammarlab.language.protocol import FloatArray
 
-# How near to 1 a spectral radius counts as 1: that of a grammar with decimal thirds is off by as much.
+# How far above 1 a spectral radius counts as 1: that of a grammar with decimal thirds is off by as much.
 CRITICAL = 1e-9
+
+# How near to 1 it has no finite means that a float could tell.
+_ENDLESS = 1e-12
 
 
 class Sums:
@@ -94,9 +97,10 @@ class Sums:
 
     def expected(self, cost: FloatArray) -> FloatArray:
         """(N,) mean of the sum of `cost` (N,) over the nonterminals of a derivation; infinite where it has none."""
-        endless = self._somewhere((self.radii > 1 - CRITICAL) & self._somewhere(cost > 0))
-        finite = np.flatnonzero(~endless)
-        result = np.full(len(cost), math.inf)
+        costs = self._somewhere(cost > 0)
+        endless = self._somewhere((self.radii > 1 - _ENDLESS) & costs)
+        finite = np.flatnonzero(costs & ~endless)
+        result = np.where(endless, math.inf, 0.0)
         matrix = self.mean_matrix[np.ix_(finite, finite)]
         result[finite] = np.linalg.solve(np.eye(len(finite)) - matrix, cost[finite])
         return result
@@ -126,7 +130,9 @@ class Sums:
     def derivation_entropies(self) -> FloatArray:
         """(N,) entropy of a derivation, in nats (Grenander 1967): the expected sum of the entropies of its choices."""
         rules = self.grammar.rules.values()
-        return self.expected(np.array([-math.fsum(r.probability * math.log(r.probability) for r in g) for g in rules]))
+        return self.expected(
+            np.array([math.fsum(-r.probability * math.log(r.probability) for r in g) + 0.0 for g in rules])
+        )
 
     def conditioned(self) -> Grammar:
         """The grammar of the same derivations given that they end: proper, and the same if this one is (Chi 1999)."""

@@ -88,7 +88,7 @@ class SentenceTable:
         return rows
 
     def entropy(self) -> Quantity:
-        return Quantity(-math.fsum(p * math.log(p) for p in self._probs if p > 0))
+        return Quantity(math.fsum(-p * math.log(p) for p in self._probs if p > 0) + 0.0)  # no -0
 
     def mean_length(self) -> Quantity:
         return Quantity(math.fsum(p * len(s) for p, s in zip(self._probs, self._sentences, strict=True)))

@@ -30,17 +30,33 @@ def written_out(grammar: Grammar, length: int) -> dict[Sentence, float]:
             return yields[symbol][n]
         return {(symbol - n_symbols,): 1.0} if n == 1 else {}
 
+    def parts(state: int, n: int) -> range:
+        """Lengths that the first symbol of a rest of n words may have."""
+        return range(1, n + 1 if form.waits[state] < n_symbols else min(n, 1) + 1)
+
     def rest(state: int, n: int) -> Yields:
         """The yields of n words of what is to come in a state."""
-        if state == COMPLETE:
-            return {(): 1.0} if n == 0 else {}
-        if (state, n) not in rests:
-            found: Yields = {}
-            for part in range(1, n + 1):
-                if firsts := first_yields(form.waits[state], part):
-                    for target, weight in form.advances[state]:
-                        _join(found, firsts, rest(target, n - part), weight)
-            rests[state, n] = found
+        stack = [(state, n)]  # a rule may be longer than Python's own stack
+        while stack:
+            here, m = stack[-1]
+            if here == COMPLETE:
+                rests[here, m] = {(): 1.0} if m == 0 else {}
+            terms = [
+                (firsts, target, m - part, weight)
+                for part in (parts(here, m) if (here, m) not in rests else ())
+                if (firsts := first_yields(form.waits[here], part))
+                for target, weight in form.advances[here]
+            ]
+            missing = [(target, left) for _, target, left, _ in terms if (target, left) not in rests]
+            if missing:
+                stack += missing
+                continue
+            if (here, m) not in rests:
+                found: Yields = {}
+                for firsts, target, left, weight in terms:
+                    _join(found, firsts, rests[target, left], weight)
+                rests[here, m] = found
+            stack.pop()
         return rests[state, n]
 
     for n in range(1, length + 1):
@@ -49,7 +65,8 @@ def written_out(grammar: Grammar, length: int) -> dict[Sentence, float]:
                 continue
             found: Yields = {}
             for first, target, weight in by_left[left]:
-                for part in range(1, n + 1 if target == COMPLETE else n):
+                last = n if target == COMPLETE else n - 1
+                for part in range(1, (last if first < n_symbols else min(last, 1)) + 1):
                     if firsts := first_yields(first, part):
                         _join(found, firsts, rest(target, n - part), weight)
             for upper, weight in uppers[left]:
