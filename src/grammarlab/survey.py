@@ -20,7 +20,7 @@ from grammarlab.intervals import wilson_interval
 from grammarlab.language import PCFG, GrammarError, NotEnumerableError, Quantity, from_text, written
 from grammarlab.streams import Stream, stream
 
-# Where the mean length is infinite, sentences are shown and tested given that they have at most so many words.
+# Where sentences may be much longer, they are shown and tested given that they have at most so many words.
 _SHOWN_LENGTH = 1_000
 
 
@@ -51,10 +51,11 @@ def read(config: LanguageConfig) -> tuple[PCFG, list[str]]:
 def survey(config: LanguageConfig, samples: int, seed: int) -> Survey:
     """`samples` sentences are drawn for the share of ambiguous ones, ten are shown."""
     language, notes = read(config)
-    endless = language.mean_length().value == math.inf
-    shown = language.truncated(_SHOWN_LENGTH) if endless else language
-    if endless:
-        notes.append(f"the mean length is infinite: sentences are drawn given at most {_SHOWN_LENGTH} words")
+    usual = language.mean_length().value + 10 * math.sqrt(language.length_variance())
+    shown = language
+    if usual > _SHOWN_LENGTH and language.max_length() == math.inf:
+        shown = language.truncated(_SHOWN_LENGTH)
+        notes.append(f"some sentences are very long: they are drawn given at most {_SHOWN_LENGTH} words")
     share, low, high = _ambiguous_share(shown, samples, seed)
     try:
         entropy = language.entropy()

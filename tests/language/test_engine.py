@@ -468,15 +468,28 @@ def test_a_rule_of_2000_words_is_written_out() -> None:
     assert str(language.entropy().value) == "0.0"
 
 
-@pytest.mark.parametrize("length", [-1, -5])
-def test_a_negative_length_is_refused(length: int) -> None:
+@pytest.mark.parametrize("length", [-1, 2.5])
+def test_a_length_that_is_none_is_refused(length: float) -> None:
     language = load("dyck1")
     for ask in (language.truncated, language.length_law, language.sizes):
-        with pytest.raises(ValueError, match="a length must be at least 0"):
-            ask(length)
+        with pytest.raises(ValueError, match="a length must be at least 0, and whole"):
+            ask(length)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("p", [math.nan, math.inf])
 def test_a_parameter_that_is_no_number_is_refused(p: float) -> None:
     with pytest.raises(GrammarError, match=f"^parameter p={p}: must be a finite number$"):
         load("dyck1", p=p)
+
+
+def test_chains_and_towers_of_symbols_take_no_time() -> None:
+    chain = "\n".join(f"N{i} -> N{i + 1} [.5] | 'a' [.5]" for i in range(1_000)) + "\nN1000 -> 'b'"
+    assert math.exp(from_text(chain, "N0").log_prob([("a",)])[0]) == pytest.approx(1, abs=TIGHT)
+    tower = "\n".join(f"N{i} -> N{i + 1} N{i + 1}" for i in range(60)) + "\nN60 -> 'a'"
+    with pytest.raises(ValueError, match=f"the shortest has {2**60}$"):
+        from_text(tower, "N0").truncated(5)
+
+
+def test_a_nearly_critical_ambiguous_grammar_says_that_its_entropy_is_out_of_reach() -> None:
+    with pytest.raises(ValueError, match="have more than 2000 words"):
+        load("double", p=0.49).entropy()

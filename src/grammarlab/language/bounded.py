@@ -33,8 +33,8 @@ class Bounded:
     """Sums, sentences and distributions given at most `length` words."""
 
     def __init__(self, engine: Engine, length: int, longest: float = math.inf) -> None:
-        if length < 0:
-            raise ValueError(f"{length}: a length must be at least 0")
+        if length < 0 or length != int(length):
+            raise ValueError(f"{length}: a length must be at least 0, and whole")
         self.engine, self.length, self._longest = engine, int(length), longest
         self._series: Series = engine.series(engine.form)
         self._laws: Laws = lengths.laws(self._series, length)

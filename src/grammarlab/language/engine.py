@@ -24,6 +24,7 @@ from grammarlab.language.normal_form import (
     NormalForm,
     Semiring,
     normal_form,
+    shortest_yields,
     symbol_index,
 )
 from grammarlab.language.sampler import Keys, Rules
@@ -32,6 +33,10 @@ from grammarlab.language.sampler import Keys, Rules
 _WORDS_A_THREAD = 20_000
 
 Rows = list[list[tuple[float, ...]]]  # entries (index, …, weight) of each row
+
+
+# Words of a yield that no sentence will be drawn with.
+_LONG = 2**40
 
 
 class Engine:
@@ -151,22 +156,14 @@ class Engine:
             np.cumsum([0, *map(len, rights)], dtype=np.int64),
             np.array([symbol for right in rights for symbol in right], dtype=np.int64),
             shortest,
-            np.array([shortest[right].sum() for right in rights], dtype=np.int64),
+            np.array([min(shortest[right].sum(), _LONG) for right in rights], dtype=np.int64),
         )
 
     @cached_property
     def shortest(self) -> Ints:
         """(N + V,) words of the shortest yield of each symbol."""
-        index = symbol_index(self.grammar)
-        unknown = np.iinfo(np.int64).max // 2**20
-        shortest = np.where(np.arange(len(index)) < len(self.grammar.rules), unknown, 1)
-        while True:
-            new = shortest.copy()
-            for left, rules in self.grammar.rules.items():
-                new[index[left]] = min(sum(shortest[index[symbol]] for symbol in rule.right) for rule in rules)
-            if (new == shortest).all():
-                return shortest
-            shortest = np.minimum(new, unknown)
+        nonterminals = [min(words, _LONG) for words in shortest_yields(self.grammar)]
+        return np.array([*nonterminals, *[1] * len(self.grammar.terminals)], dtype=np.int64)
 
     def series(self, form: NormalForm[Any], kind: type = float) -> Series:
         """The normal form by left sides; of this grammar's rules, with whatever weights, of the given kind."""

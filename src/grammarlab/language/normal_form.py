@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from grammarlab.language.grammar import Grammar, Nonterminal
+from grammarlab.language.grammar import Grammar, Nonterminal, Rule
 
 W = TypeVar("W")
 Matrix = dict[tuple[int, int], W]  # what is absent is zero
@@ -136,20 +136,27 @@ class Discrete(Generic[W]):
     probabilities: bool = False
 
     def solve(self, equations: Sequence[Equation[W]]) -> dict[int, W]:
+        by_left: dict[int, list[Equation[W]]] = {}
+        for equation in equations:
+            by_left.setdefault(equation.left, []).append(equation)
+        order = list(reversed(by_left.items()))  # parts are mostly written below the whole: from the last up
         values: dict[int, W] = {}
-        n = len({equation.left for equation in equations})
-        for round_ in range(2 * n + 2):
-            new: dict[int, W] = {}
-            for left, weight, right in equations:
-                if all(child in values for child in right):
+        for round_ in range(2 * len(order) + 2):
+            settled = True
+            for left, group in order:
+                possible = [e for e in group if all(child in values for child in e.right)]
+                if not possible:
+                    continue
+                total = self.zero
+                for _, weight, right in possible:
                     for child in right:
                         weight = self.mul(weight, values[child])
-                    new[left] = self.add(new.get(left, self.zero), weight)
-            if new == values:
+                    total = self.add(total, weight)
+                if values.get(left) != total:
+                    settled = False
+                    values[left] = total if round_ <= len(order) else self.endless
+            if settled:
                 break
-            if round_ > n:
-                new |= {left: self.endless for left, value in new.items() if values.get(left) != value}
-            values = new
         return values
 
     def closure(self, matrix: Matrix[W], n: int) -> Matrix[W]:
@@ -261,6 +268,33 @@ def normal_form(grammar: Grammar, weight: Callable[[float], W], semiring: Semiri
 def symbol_index(grammar: Grammar) -> dict[Nonterminal | str, int]:
     nonterminals: list[Nonterminal | str] = list(grammar.rules)
     return {symbol: i for i, symbol in enumerate([*nonterminals, *grammar.terminals])}
+
+
+def equations_of(grammar: Grammar, weight: Callable[[Rule], W]) -> list[Equation[W]]:
+    """The rules, without their words."""
+    index = symbol_index(grammar)
+    return [
+        Equation(
+            index[left], weight(rule), tuple(index[symbol] for symbol in rule.right if not isinstance(symbol, str))
+        )
+        for left, rules in grammar.rules.items()
+        for rule in rules
+    ]
+
+
+def longest_yields(grammar: Grammar) -> list[float]:
+    """(N,) words of the longest yield of each nonterminal, a whole number of any size, or infinity."""
+    return _yields(grammar, Discrete(0, -math.inf, math.inf, max, lambda a, b: a + b))
+
+
+def shortest_yields(grammar: Grammar) -> list[float]:
+    """(N,) the same of the shortest."""
+    return _yields(grammar, Discrete(0, math.inf, 0, min, lambda a, b: a + b))
+
+
+def _yields(grammar: Grammar, semiring: Discrete[float]) -> list[float]:
+    words = semiring.solve(equations_of(grammar, lambda rule: sum(isinstance(symbol, str) for symbol in rule.right)))
+    return [words[left] for left in range(len(grammar.rules))]
 
 
 def _of(equations: Sequence[Equation[W]], symbols: set[int]) -> list[Equation[W]]:

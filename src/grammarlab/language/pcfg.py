@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grammarlab.language.ambiguity import proved_unambiguous
-from grammarlab.language.grammar import Grammar, GrammarError, Nonterminal
-from grammarlab.language.normal_form import Discrete, Equation, symbol_index
+from grammarlab.language.grammar import Grammar, GrammarError
+from grammarlab.language.normal_form import Discrete, equations_of, longest_yields, shortest_yields
 from grammarlab.language.protocol import (
     ENUMERATION_LIMIT,
     FloatArray,
@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 # Up to how many derivations a language is answered from a table.
 TABLE_LIMIT = 10_000
 
+# Up to how many words of prefixes, about.
+_TABLE_WORDS = 20_000_000
+
 # Sentences drawn where a sum over all of them is out of reach.
 ESTIMATE_SAMPLES = 2_000
 ESTIMATE_SEED = 2_718_281_828  # fixed, and no seed that a run is likely to have
 
-# Words of a sentence on average, up to which so many can be scored.
-_LONGEST_MEAN = 10_000
+# Words up to which so many sentences can be scored: under an ambiguous grammar the work grows with their cube.
+_LONGEST_SCORED = 2_000
 
 # Where counting derivations stops: a grammar of a few lines can have more than can be written down.
 _MANY = 10**15
@@ -135,13 +138,15 @@ class PCFG:
             return self._small.entropy()
         if self.unambiguous:
             return Quantity(self.derivation_entropy())
-        if (mean := self.mean_length().value) > _LONGEST_MEAN:
+        longest = math.inf
+        if self.mean_length().value <= _LONGEST_SCORED:
+            words, ends, derivations = self._draw(_keys(np.random.default_rng(ESTIMATE_SEED), ESTIMATE_SAMPLES))
+            longest = np.diff(ends, prepend=0).max()
+        if longest > _LONGEST_SCORED:
             raise NotEnumerableError(
-                f"the entropy of a sentence is out of reach: it is not known to be that of a derivation, and sentences "
-                f"have {mean:.3g} words on average; truncated(N) has one"
+                "the entropy of a sentence is out of reach: it is not proved to be that of a derivation, and some of "
+                f"those to estimate it from have more than {_LONGEST_SCORED} words; truncated(N) has one"
             )
-        keys = _keys(np.random.default_rng(ESTIMATE_SEED), ESTIMATE_SAMPLES)
-        words, ends, derivations = self._draw(keys)
         logs = self.engine.log_probs_of(words, ends)
         log_mass = 0.0 if self._bounded is None else math.log(self._bounded.mass)
         estimates = [_mean(log_mass - logs)]
@@ -250,7 +255,7 @@ class PCFG:
             from grammarlab.language.bounded import Bounded
 
             return Bounded(self.engine, longest).sizes()
-        if self.engine.shortest[0] > longest:
+        if shortest_yields(self.grammar)[0] > longest >= 0:
             return [0] * (longest + 1)
         lengths = Counter(len(words) for words, _ in self.truncated(longest).enumerate(limit))
         return [lengths[n] for n in range(longest + 1)]
@@ -262,7 +267,7 @@ class PCFG:
 
         bounded = Bounded(self.engine, max_length, self._longest)
         if bounded.mass == 0:
-            shortest = self.engine.shortest[0]
+            shortest = shortest_yields(self.grammar)[0]
             raise ValueError(f"no sentence has at most {max_length} words; the shortest has {shortest}")
         new = PCFG.__new__(PCFG)
         new.grammar, new.sums, new.terminals = self.grammar, self.sums, self.terminals
@@ -281,7 +286,7 @@ class PCFG:
 
     @cached_property
     def _longest(self) -> float:
-        return longest_yield(self.grammar)
+        return longest_yields(self.grammar)[0]
 
     @cached_property
     def _bounded(self) -> Bounded | None:
@@ -296,14 +301,16 @@ class PCFG:
 
     @cached_property
     def _small(self) -> SentenceTable | None:
-        return None if self._derivations > self._table_limit else self._write_out()
+        few = self._derivations <= self._table_limit
+        # The table holds every prefix: of one long sentence as many words as of many short ones.
+        return self._write_out() if few and self._derivations * self.max_length() ** 2 <= _TABLE_WORDS else None
 
     @cached_property
     def _derivations(self) -> int:
         """Number of derivations, up to a cap: at least the number of sentences, and equal if none is ambiguous."""
         if self._bounded is not None:
             return int(min(self._bounded.derivations(), _MANY))
-        count = _COUNTS.solve(_equations(self.grammar))[0]
+        count = _COUNTS.solve(equations_of(self.grammar, lambda _: 1))[0]
         if count == _MANY and self.sums.recursive and self._longest < math.inf:  # it may have been units in cycles
             from grammarlab.language.bounded import Bounded
 
@@ -320,24 +327,6 @@ class PCFG:
 
     def _write_out(self) -> SentenceTable:
         return SentenceTable(self.terminals, written_out(self.grammar, int(self.max_length())))
-
-
-def _equations(grammar: Grammar) -> list[Equation[int]]:
-    """The rules, each with weight 1, of nonterminals alone."""
-    index = symbol_index(grammar)
-    return [
-        Equation(index[left], 1, tuple(index[symbol] for symbol in rule.right if isinstance(symbol, Nonterminal)))
-        for left, rules in grammar.rules.items()
-        for rule in rules
-    ]
-
-
-def longest_yield(grammar: Grammar) -> float:
-    """Words of the longest sentence, or infinity."""
-    longest: Discrete[float] = Discrete(0, -math.inf, math.inf, max, lambda a, b: a + b)
-    words = [sum(isinstance(s, str) for s in rule.right) for rules in grammar.rules.values() for rule in rules]
-    equations = _equations(grammar)
-    return longest.solve([Equation(e.left, n, e.right) for e, n in zip(equations, words, strict=True)])[0]
 
 
 def _mean(values: np.ndarray) -> Quantity:
