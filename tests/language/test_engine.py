@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grammarlab.language import GrammarError, from_text, load
+from grammarlab.language import GrammarError, from_text, load, pcfg
 from grammarlab.language.grammar import Nonterminal, parse_grammar
 from grammarlab.language.lengths import draw
 from grammarlab.language.pcfg import PCFG
@@ -437,14 +437,30 @@ def test_a_limit_with_more_derivations_than_a_float_holds() -> None:
 
 
 @pytest.mark.parametrize("longest", [4, 12])
-def test_the_entropy_given_a_limit_is_met_by_its_estimate(longest: int) -> None:
+def test_the_entropy_given_a_limit_is_met_by_its_estimate(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of words of one letter: that of the law of length."""
+    assert engine(R1).truncated(longest).entropy().exact
+    monkeypatch.setattr(pcfg, "ENUMERATION_LIMIT", 0)
     short = engine(R1).truncated(longest)
     law = short.length_law(longest)
     exact = -math.fsum(p * math.log(p) for p in law if p > 0)
     entropy = short.entropy()
     assert entropy.stderr is not None
     assert abs(entropy.value - exact) < 4 * entropy.stderr
+
+
+def test_the_entropy_is_exact_where_the_sentences_can_be_written_out() -> None:
+    """Ambiguous, and with more derivations than are answered from a table."""
+    language = from_text("S -> A A A A\nA -> " + " | ".join(f"'{word}'" for word in "abcdefghijk") + " | 'a' 'b'", "S")
+    assert language._small is None
+    entropy, derivations = language.entropy(), language.derivation_entropy()
+    assert entropy.exact
+    assert derivations == pytest.approx(4 * math.log(12), rel=TIGHT)
+    parts = [*"abcdefghijk", "ab"]
+    strings = Counter("".join(four) for four in itertools.product(parts, repeat=4))
+    wanted = -math.fsum(n / 12**4 * math.log(n / 12**4) for n in strings.values())
+    assert entropy.value == pytest.approx(wanted, rel=TIGHT)
+    assert wanted < derivations
 
 
 def test_the_entropy_of_a_critical_ambiguous_grammar_is_out_of_reach() -> None:

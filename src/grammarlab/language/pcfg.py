@@ -6,6 +6,7 @@ whose loading takes about a second. Both give the same numbers.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import heapq
 import math
@@ -58,7 +59,7 @@ _COUNTS: Discrete[int] = Discrete(1, 0, _MANY, lambda a, b: min(a + b, _MANY), l
 
 
 class PCFG:
-    """The language of a grammar, or of those of its sentences that have at most `limit` words.
+    """The language of a grammar, or of those of its sentences that a limit leaves (`truncated`).
 
     Recursive, ambiguous, with empty rules, with cycles of unit rules: all that a grammar can be. An improper one, some
     of whose derivations never end, is taken given that they end if `allow_improper`; `mass` is then the probability of
@@ -79,7 +80,7 @@ class PCFG:
             sums = Sums(grammar)
         self.grammar, self.sums = grammar, sums
         self.terminals = grammar.terminals
-        self.limit: int | None = None
+        self._bounded: Bounded | None = None  # `truncated` puts it there
         self._table_limit = table_limit
 
     # ---- one sentence or many ----
@@ -138,6 +139,8 @@ class PCFG:
             return self._small.entropy()
         if self.unambiguous:
             return Quantity(self.derivation_entropy())
+        if self._derivations <= ENUMERATION_LIMIT:
+            return self._write_out().entropy()
         longest = math.inf
         if self.mean_length().value <= _LONGEST_SCORED:
             words, ends, derivations = self._draw(_keys(np.random.default_rng(ESTIMATE_SEED), ESTIMATE_SAMPLES))
@@ -185,10 +188,9 @@ class PCFG:
         from grammarlab.language.bounded import Bounded
 
         law = Bounded(self.engine, longest).law
-        if self.limit is not None:
-            assert self._bounded is not None
-            law = np.where(np.arange(longest + 1) <= self.limit, law, 0.0) / self._bounded.mass
-        return law
+        if self._bounded is None:
+            return law
+        return np.where(np.arange(longest + 1) <= self._bounded.length, law, 0.0) / self._bounded.mass
 
     def max_length(self) -> float:
         return self._longest if self._bounded is None else int(np.flatnonzero(self._bounded.law)[-1])
@@ -249,8 +251,8 @@ class PCFG:
         Raises `NotEnumerableError` where the grammar is not proved unambiguous, so that they have to be written out,
         and they have more than `limit` derivations.
         """
-        if self.limit is not None and longest > self.limit:
-            return [*self.sizes(self.limit, limit), *[0] * (longest - self.limit)]
+        if self._bounded is not None and longest > self._bounded.length:
+            return [*self.sizes(self._bounded.length, limit), *[0] * (longest - self._bounded.length)]
         if self.unambiguous:
             from grammarlab.language.bounded import Bounded
 
@@ -269,11 +271,11 @@ class PCFG:
         if bounded.mass == 0:
             shortest = shortest_yields(self.grammar)[0]
             raise ValueError(f"no sentence has at most {max_length} words; the shortest has {shortest}")
-        new = PCFG.__new__(PCFG)
-        new.grammar, new.sums, new.terminals = self.grammar, self.sums, self.terminals
-        new.limit, new._table_limit = max_length, self._table_limit
+        new = copy.copy(self)
+        new._bounded = bounded
         new.mass = self.mass * bounded.mass / (1.0 if self._bounded is None else self._bounded.mass)
-        new.__dict__["_bounded"], new.__dict__["engine"] = bounded, self.engine
+        for answer in ("_small", "_derivations"):  # kept, but of the language without the limit
+            new.__dict__.pop(answer, None)
         return new
 
     # ---- what stands behind it ----
@@ -287,10 +289,6 @@ class PCFG:
     @cached_property
     def _longest(self) -> float:
         return longest_yields(self.grammar)[0]
-
-    @cached_property
-    def _bounded(self) -> Bounded | None:
-        return None  # `truncated` puts it there
 
     def _draw(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Word indices of a sentence for each key, the bound of each, and of its derivation log p, if there is one.
