@@ -10,7 +10,9 @@ Axes: B batch, T predicted tokens (words and end), V vocabulary; rows are `begin
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -127,9 +129,11 @@ class Truth:
 
         columns = torch.from_numpy(vocabulary.column_ids)
         self.next_probs = torch.zeros(*self.predicted.shape, len(vocabulary), dtype=torch.float64)  # (N, T, V) p(v | …)
-        for index, sentence in enumerate(self.sentences):
-            probs = torch.from_numpy(language.next_token_probs(sentence))
-            self.next_probs[index][: len(sentence) + 1, columns] = probs
+        if not self.exact:
+            language.next_token_probs(self.sentences[0])  # what all need is made once, before there are threads
+        with ThreadPoolExecutor(1 if self.exact else len(os.sched_getaffinity(0))) as pool:
+            for index, probs in enumerate(pool.map(language.next_token_probs, self.sentences)):
+                self.next_probs[index][: len(probs), columns] = torch.from_numpy(probs)
         entropies = torch.special.entr(self.next_probs).sum(-1)
         self.reached = self.weights @ self.predicted.double()  # (T,) probability that a sentence gets to the position
         self.entropy_by_position = (self.weights @ entropies) / self.reached

@@ -191,6 +191,17 @@ def draw(t: Series, laws: Laws, cumulative: Floats, keys: Keys) -> tuple[Ints, I
     return words[:n_words], ends
 
 
+@njit(cache=True)
+def _support(law: Floats) -> tuple[int, int]:
+    """The first place that is not 0, and the one after the last."""
+    first, end = 0, len(law)
+    while first < end and law[first] == 0:
+        first += 1
+    while end > first and law[end - 1] == 0:
+        end -= 1
+    return first, end
+
+
 @njit(cache=True, nogil=True)
 def bounded_rows(
     t: Series,
@@ -212,10 +223,15 @@ def bounded_rows(
     n, V, N, S = len(rows) - 1, rows.shape[1] - 1, t.n_symbols, len(t.waits)
     L = laws.states.shape[1] - 1
     result = np.zeros(rows.shape)
-    rest = np.zeros((n + 1, N, L + 1))
+    rest = np.empty((np.count_nonzero(begun), L + 1))  # a row for each nonterminal begun somewhere
+    place, n_places = np.empty(begun.shape, np.int64), 0
+    new = np.empty((N, L + 1))
     within_states, within_after = np.empty((S, L + 1)), np.empty((S, L + 1))  # at most so many words
+    # Most laws are of few lengths: from the first to before the last.
+    spans_states, spans_after = np.zeros((S, 2), np.int64), np.zeros((S, 2), np.int64)
     for s in range(S):
         within_states[s], within_after[s] = np.cumsum(laws.states[s]), np.cumsum(laws.after[s])
+        spans_states[s], spans_after[s] = _support(laws.states[s]), _support(laws.after[s])
     carried = np.zeros((S, L + 1))
     active = np.zeros(S, np.bool_)
     for k in range(min(n, L) + 1):
@@ -225,17 +241,17 @@ def bounded_rows(
         for item in range(item_ptr[k], item_ptr[k + 1]):
             s = item_state[item]
             active[s] = True
-            law = rest[item_start[item], lefts[s]]
+            law = rest[place[item_start[item], lefts[s]]]
             for m in range(room + 1):
                 carried[s, m] += item_share[item] * law[m]
-        new = rest[k]
+        new[:] = 0.0
         if k == 0:
             new[t.start, 0] = 1.0
         for s in range(S):
             if active[s] and t.waits[s] < N:
                 for m in range(room + 1):
                     if carried[s, m] > 0:
-                        for more in range(room + 1 - m):
+                        for more in range(spans_after[s, 0], min(spans_after[s, 1], room + 1 - m)):
                             new[t.waits[s], m + more] += carried[s, m] * laws.after[s, more]
         # From each nonterminal to what it may begin with, by rising length: a rest after a first symbol has words.
         direct = np.empty(N)
@@ -252,7 +268,7 @@ def bounded_rows(
                         first, target = t.corner_first[e], t.corner_target[e]
                         if first < N:
                             weight = new[left, m] * t.corner_weight[e]
-                            for more in range(1, room + 1 - m):
+                            for more in range(spans_states[target, 0], min(spans_states[target, 1], room + 1 - m)):
                                 new[first, m + more] += weight * laws.states[target, more]
 
         row = result[k]
@@ -270,7 +286,9 @@ def bounded_rows(
                     for m in range(room):
                         share = new[left, m] * t.corner_weight[e]
                         row[first - N] += share if target < 0 else share * within_states[target, room - 1 - m]
-            new[left] /= begun[k, left]
+            rest[n_places] = new[left] / begun[k, left]
+            place[k, left] = n_places
+            n_places += 1
         total = row.sum()
         if total > 0:
             row /= total
