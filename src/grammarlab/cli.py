@@ -40,6 +40,7 @@ from grammarlab.config import (
     GenerateConfig,
     LanguageCheckConfig,
     TrainConfig,
+    language_inline,
     read_text,
 )
 from grammarlab.options import one_line, reason, to_config
@@ -188,7 +189,9 @@ def train_job(config: DictConfig) -> float | None:
     folder = Path(hydra.runtime.output_dir)
     sweeping = hydra.mode == RunMode.MULTIRUN
     overrides = [override for override in hydra.overrides.task if not override.startswith("hydra")]
-    differing = [override for override in overrides if sweeping and override.split("=")[0] in SweepWatch.swept]
+    differing = [
+        override for override in overrides if sweeping and override.split("=")[0].lstrip("+") in SweepWatch.swept
+    ]
     shown = _relative(folder)
     if sweeping:
         console.print(f"[bold]job {hydra.job.num}[/] {' '.join(differing)}", highlight=False, soft_wrap=True)
@@ -373,8 +376,7 @@ def language_job(config: DictConfig) -> None:
         language = dataclasses.replace(
             language, name=name, start=options.start, grammar=text, file=None, generator=None
         )
-    elif language.file is not None:
-        language = dataclasses.replace(language, grammar=read_text("language.file", language.file), file=None)
+    language = language_inline(language)
     try:
         result = survey.survey(language, options.samples, options.seed)
     except ConfigError as error:

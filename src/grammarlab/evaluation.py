@@ -14,6 +14,7 @@ import os
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -126,17 +127,24 @@ class Truth:
             self.log_probs = torch.from_numpy(language.log_prob(self.sentences))
         self.rows = torch.from_numpy(vocabulary.encode(self.sentences))
         self.predicted = self.rows[:, 1:] != vocabulary.pad_id  # (N, T)
+        self.reached = self.weights @ self.predicted.double()  # (T,) probability that a sentence gets to the position
 
-        columns = torch.from_numpy(vocabulary.column_ids)
-        self.next_probs = torch.zeros(*self.predicted.shape, len(vocabulary), dtype=torch.float64)  # (N, T, V) p(v | …)
+    @cached_property
+    def next_probs(self) -> Tensor:
+        """(N, T, V) p of each token after the words before. Made when first asked for: generating needs none of it."""
+        language, columns = self.language, torch.from_numpy(self.vocabulary.column_ids)
+        found = torch.zeros(*self.predicted.shape, len(self.vocabulary), dtype=torch.float64)
         if not self.exact:
             language.next_token_probs(self.sentences[0])  # what all need is made once, before there are threads
         with ThreadPoolExecutor(1 if self.exact else len(os.sched_getaffinity(0))) as pool:
             for index, probs in enumerate(pool.map(language.next_token_probs, self.sentences)):
-                self.next_probs[index][: len(probs), columns] = torch.from_numpy(probs)
-        entropies = torch.special.entr(self.next_probs).sum(-1)
-        self.reached = self.weights @ self.predicted.double()  # (T,) probability that a sentence gets to the position
-        self.entropy_by_position = (self.weights @ entropies) / self.reached
+                found[index][: len(probs), columns] = torch.from_numpy(probs)
+        return found
+
+    @cached_property
+    def entropy_by_position(self) -> Tensor:
+        """(T,) mean entropy of the next token over the sentences that get to the position, in nats."""
+        return (self.weights @ torch.special.entr(self.next_probs).sum(-1)) / self.reached
 
 
 @dataclass(slots=True)

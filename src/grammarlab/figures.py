@@ -45,7 +45,7 @@ def loss_by_position(loss: Sequence[float], entropy: Sequence[float]) -> Figure:
     return figure
 
 
-def length_law(law: Sequence[float], mean: float | None) -> Figure:
+def length_law(law: Sequence[float], mean: float | None, title: str) -> Figure:
     """Probability of each number of words; the mean as a line, where there is one."""
     figure = new_figure()
     axes = figure.subplots()
@@ -53,7 +53,9 @@ def length_law(law: Sequence[float], mean: float | None) -> Figure:
     if mean is not None and mean < len(law):
         axes.axvline(mean, color=TRUTH, linestyle="--", linewidth=1, label=f"mean {mean:.4g}")
         axes.legend(frameon=False)
+    axes.set_title(title, fontsize="medium")
     axes.set_xlabel("words of a sentence")
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel("probability")
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -66,6 +66,8 @@ def reason(error: OmegaConfBaseException) -> str:
 
 
 def _unknown(option: str, schema: type) -> str:
+    if option.startswith("language.parameters."):
+        return f"{option}: no such parameter in the language's YAML; one that its grammar names is given as +{option}=…"
     near = difflib.get_close_matches(option, _option_names(schema), n=1)
     return f"{option}: no such option" + (f"; did you mean {near[0]}?" if near else "")
 

@@ -12,7 +12,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from grammarlab.config import ConfigError, GeneratorName, LanguageConfig, ModelConfig, TrainConfig, read_text
+from grammarlab.config import ConfigError, GeneratorName, LanguageConfig, ModelConfig, TrainConfig, language_inline
 from grammarlab.data import LanguageData
 from grammarlab.evaluation import Truth
 from grammarlab.language import Language, from_text, library_folder, written
@@ -43,12 +43,7 @@ def library_language(name: str) -> LanguageConfig:
 
 def with_grammar_inline(config: TrainConfig) -> TrainConfig:
     """The same configuration with the grammar's text in it, so that a checkpoint needs no other file."""
-    language = config.language
-    if language.file is None:
-        return config
-    text = read_text("language.file", language.file)
-    name = Path(language.file).stem if language.name == "file" else language.name
-    return dataclasses.replace(config, language=dataclasses.replace(language, name=name, grammar=text, file=None))
+    return dataclasses.replace(config, language=language_inline(config.language))
 
 
 @dataclass(slots=True)
@@ -103,7 +98,9 @@ def _read_grammar(config: LanguageConfig) -> tuple[Language, list[str]]:
             text, parameters = written(config.grammar, config.generator, config.parameters)
             language = from_text(text, config.start, parameters=parameters, allow_improper=config.allow_improper)
         except ValueError as error:
-            raise ConfigError(f"language={config.name}: {error}") from None
+            raise ConfigError(
+                f"language={config.name}: {error}".replace("allow_improper", "language.allow_improper")
+            ) from None
     return language, [f"language={config.name}: {warning.message}" for warning in caught]
 
 

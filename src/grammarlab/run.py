@@ -54,6 +54,9 @@ _NOISE = (
     "You're resuming from a checkpoint that ended before the epoch ended.*",
 )
 
+# Tokens whose exact distributions are there before anyone wonders.
+_SOON = 100_000
+
 # ---- training ------------------------------------------------------------------------------------------------------
 
 
@@ -83,6 +86,11 @@ def train(
     parts = build_parts(config)
     if parts.note:
         on_note(parts.note)
+    if not parts.truth.exact and parts.truth.predicted.sum() > _SOON:
+        on_note(
+            f"the exact distributions along {len(parts.truth.sentences)} sentences are found first, which may take a "
+            "while; fewer: evaluation.samples"
+        )
 
     dev = config.trainer.fast_dev_run
     plain = config_to_dict(config)

@@ -44,7 +44,8 @@ def read(config: LanguageConfig) -> tuple[PCFG, list[str]]:
             language = from_text(text, config.start, parameters=parameters, allow_improper=config.allow_improper)
         except ValueError as error:
             faults = error.faults if isinstance(error, GrammarError) else (str(error),)
-            raise ConfigError("\n".join(f"language={config.name}: {fault}" for fault in faults)) from None
+            text = "\n".join(f"language={config.name}: {fault}" for fault in faults)
+            raise ConfigError(text.replace("allow_improper", "language.allow_improper")) from None
     return language, [str(warning.message) for warning in caught]
 
 
@@ -162,4 +163,6 @@ def _number(value: float | None, missing: str = "infinite") -> str:
 
 def save_figure(result: Survey, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figures.length_law(result.law, result.facts["mean_length"]).savefig(path)
+    figures.length_law(result.law, result.facts["mean_length"], f"{result.name} from {result.facts['start']}").savefig(
+        path
+    )

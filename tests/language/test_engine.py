@@ -142,7 +142,6 @@ CFG3 = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:unreachable from")
 @pytest.mark.parametrize("name, start, size, entropy, derivations", CFG3)
 def test_the_small_tasks_of_cfg3(name: str, start: str, size: int, entropy: float, derivations: float) -> None:
     language = load(name, start=start)
@@ -381,7 +380,9 @@ def test_the_most_probable_sentences_of_an_infinite_language() -> None:
     assert language.enumerate(count=0) == []
     with pytest.raises(ValueError, match=r"^the language has infinitely many sentences"):
         language.enumerate()
-    with pytest.raises(ValueError, match=r"^2 sentences of probability 0\.75 are found within limit=3 steps, no more$"):
+    with pytest.raises(
+        ValueError, match=r"^2 sentences of probability 0\.75 are found within limit=3 steps; a larger limit"
+    ):
         language.enumerate(mass=0.99, limit=3)
     for wrong in ({"count": -1}, {"mass": 1.0}, {"mass": math.nan}):
         with pytest.raises(ValueError, match="must be at least 0"):

@@ -53,7 +53,6 @@ def test_unit_cycles() -> None:
     check(PCFG(parse_grammar(text, "S"), table_limit=0), tuple("abeab"))
 
 
-@pytest.mark.filterwarnings("ignore:unreachable from")
 @pytest.mark.parametrize("name", ["cfg3b", "cfg3f"])
 def test_sentences_of_cfg3(name: str) -> None:
     language = load(name, start="N19")

@@ -30,6 +30,7 @@ from grammarlab.config.training import (
     TrainerConfig,
     check_seed,
     check_temperature,
+    language_inline,
     read_text,
 )
 
@@ -61,5 +62,6 @@ __all__ = [
     "TrainerConfig",
     "check_seed",
     "check_temperature",
+    "language_inline",
     "read_text",
 ]

@@ -8,7 +8,7 @@ its value and the way out. Values that no dataclass knows (a misspelt key) never
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,15 @@ class LanguageConfig:
             )
         if self.grammar is None and self.file is None:
             raise ConfigError("language.file: must be given, as language.file=my.grammar language.start=S")
+
+
+def language_inline(language: LanguageConfig) -> LanguageConfig:
+    """The same language with its grammar's text in it. Raises `ConfigError` for a file that cannot be read."""
+    if language.file is None:
+        return language
+    text = read_text("language.file", language.file)
+    name = Path(language.file).stem if language.name == "file" else language.name
+    return replace(language, name=name, grammar=text, file=None)
 
 
 @dataclass(kw_only=True, slots=True)

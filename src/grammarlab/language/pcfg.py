@@ -156,7 +156,10 @@ class PCFG:
         if derivations is not None and math.isfinite(entropy := self.derivation_entropy()):
             # What a derivation tells beyond its sentence: it varies little where few sentences are ambiguous.
             beyond = _mean(logs - derivations)
-            estimates.append(Quantity(max(0.0, entropy - beyond.value), beyond.stderr))
+            # That no drawn sentence was ambiguous does not say that none is: the error is that of one with two
+            # derivations as likely as each other.
+            least = math.log(2) / ESTIMATE_SAMPLES
+            estimates.append(Quantity(max(0.0, entropy - beyond.value), max(beyond.stderr or 0.0, least)))
         return min(estimates, key=lambda estimate: estimate.stderr or 0.0)
 
     def derivation_entropy(self) -> float:
@@ -236,7 +239,8 @@ class PCFG:
             steps += 1
             if steps > limit:
                 raise NotEnumerableError(
-                    f"{len(found)} sentences of probability {total:.6g} are found within limit={limit} steps, no more"
+                    f"{len(found)} sentences of probability {total:.6g} are found within limit={limit} steps; a larger "
+                    "limit may find more"
                 )
             for word, p in zip((*self.terminals, ""), self.next_token_probs(words)[-1], strict=True):
                 if p > 0:
