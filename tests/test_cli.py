@@ -193,7 +193,8 @@ def test_evaluate_repeats_the_runs_measures_and_generate_writes_json(command: Co
     lines = command("generate", f"checkpoint={checkpoint}", "prompt='a photo'", "samples=3", "json=true").out
     for line in lines.splitlines():
         sample = json.loads(line)
-        assert list(sample) == ["prompt", "text", "words", "valid", "log_prob_language", "log_prob_model"]
+        names = ["prompt", "text", "words", "ended", "valid", "log_prob_language", "log_prob_model", "drawn"]
+        assert list(sample) == names
         assert sample["prompt"] == "a photo"
         assert sample["text"] == " ".join(sample["words"])
         assert (sample["log_prob_language"] is None) == (not sample["valid"])

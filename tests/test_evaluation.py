@@ -28,7 +28,7 @@ from grammarlab.evaluation import (
     sentence_losses,
     sequence_log_probs,
 )
-from grammarlab.generation import generate
+from grammarlab.generation import How, Sampling, generate
 from grammarlab.intervals import wilson_interval
 from grammarlab.language import Language, Sentence, SentenceTable, load
 from grammarlab.measures import measure_name, measure_names
@@ -596,12 +596,13 @@ def test_wilson_intervals_solve_their_equation(n: int) -> None:
 # ---- generated sentences -----------------------------------------------------------------------------------
 
 
-def draw(model: nn.Module, n: int, temperature: float = 1.0, **options: Any) -> list[Sample]:
-    return draw_samples(model, LANGUAGE, VOCABULARY, [()] * n, temperature=temperature, seed=11, **options)
+def draw(model: nn.Module, n: int, temperature: float = 1.0, batch_size: int = 1_024, **options: Any) -> list[Sample]:
+    how = How(sampling=Sampling(temperature=temperature), seed=11, **options)
+    return draw_samples(model, LANGUAGE, VOCABULARY, [()] * n, how=how, batch_size=batch_size)
 
 
 def sample(words: str, *, valid: bool = True, ended: bool = True, temperature: float = 1.0) -> Sample:
-    return Sample(temperature, tuple(words.split()), ended, valid, 0.0, 0.0)
+    return Sample(temperature, tuple(words.split()), ended, valid, 0.0, 0.0, (), ())
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
@@ -634,18 +635,19 @@ def test_a_sentence_without_an_end_is_not_valid() -> None:
 
 def test_samples_go_on_from_their_prompts() -> None:
     prompts = [("a",), (), ("b", "c")]
-    drawn = draw_samples(decoder(), LANGUAGE, VOCABULARY, prompts, temperature=1.0, seed=1)
+    drawn = draw_samples(decoder(), LANGUAGE, VOCABULARY, prompts, how=How(seed=1))
     assert [s.words[: len(p)] for s, p in zip(drawn, prompts, strict=True)] == prompts
     with pytest.raises(ValueError, match="unknown word 'd'"):
-        draw_samples(decoder(), LANGUAGE, VOCABULARY, [("d",)], temperature=1.0, seed=1)
+        draw_samples(decoder(), LANGUAGE, VOCABULARY, [("d",)], how=How(seed=1))
 
 
 def test_samples_are_what_is_generated_from_the_seed() -> None:
     model = decoder(seed=12)
     for seed in (1, 2):
-        options = {"temperature": 0.8, "seed": seed, "max_new_tokens": 3}
-        drawn = draw_samples(model, LANGUAGE, VOCABULARY, [()] * 31, **options)
-        rows = generate(model, [[VOCABULARY.begin_id]] * 31, end_id=VOCABULARY.end_id, **options).tolist()
+        how = How(sampling=Sampling(temperature=0.8), seed=seed, max_new_tokens=3)
+        drawn = draw_samples(model, LANGUAGE, VOCABULARY, [()] * 31, how=how)
+        generated = generate(model, [[VOCABULARY.begin_id]] * 31, end_id=VOCABULARY.end_id, how=how)
+        rows = generated.tokens.tolist()
         assert [sample.words for sample in drawn] == [VOCABULARY.decode(row) for row in rows]
         assert [sample.ended for sample in drawn] == [VOCABULARY.end_id in row for row in rows]
 

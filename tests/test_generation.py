@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grammarlab.config import ModelConfig, NormOrder, Positions
-from grammarlab.generation import draw, generate, next_token_log_probs, row_uniforms
+from grammarlab.generation import How, Sampling, draw, generate, next_token_log_probs, row_uniforms
 from grammarlab.model import Decoder
 
 PAD, BEGIN, END = 0, 1, 2
@@ -61,9 +61,22 @@ def decoder(seed: int = 1, **options: Any) -> Decoder:
     return model.eval()
 
 
+def rows_of(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]] = PROMPTS,
+    *,
+    rows: Sequence[int] | None = None,
+    batch_size: int = 1_024,
+    temperature: float = 1.0,
+    **options: Any,
+) -> Tensor:
+    how = How(sampling=Sampling(temperature=temperature), **options)
+    return generate(model, prompts, end_id=END, how=how, rows=rows, batch_size=batch_size).tokens
+
+
 def run(model: Decoder, prompts: Sequence[Sequence[int]] = PROMPTS, **options: Any) -> list[list[int]]:
     """The generated rows without the padding on their right."""
-    rows = generate(model, prompts, end_id=END, **options).tolist()
+    rows = rows_of(model, prompts, **options).tolist()
     return [row[: max(i + 1 for i, token in enumerate(row) if token != PAD)] for row in rows]
 
 
@@ -266,8 +279,8 @@ def test_the_batch_size_changes_no_row(batch_size: int, cache: bool) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_batches_of_unequal_width_are_padded_to_one(batch_size: int) -> None:
-    together = generate(decoder(), PROMPTS, end_id=END, seed=3, max_new_tokens=2)
-    parts = generate(decoder(), PROMPTS, end_id=END, seed=3, max_new_tokens=2, batch_size=batch_size)
+    together = rows_of(decoder(), seed=3, max_new_tokens=2)
+    parts = rows_of(decoder(), seed=3, max_new_tokens=2, batch_size=batch_size)
     assert torch.equal(parts, together)
 
 
@@ -310,7 +323,7 @@ def test_max_new_tokens_only_cuts(cache: bool) -> None:
 
 
 def test_rows_that_ended_are_padded_and_the_others_go_on() -> None:
-    rows = generate(decoder(), PROMPTS, end_id=END, seed=3).tolist()
+    rows = rows_of(decoder(), seed=3).tolist()
     lengths = []
     for row, prompt in zip(rows, PROMPTS, strict=True):
         assert row[: len(prompt)] == prompt
@@ -327,7 +340,7 @@ def test_the_width_is_that_of_the_longest_row(cache: bool) -> None:
     for end_bias in (0.0, 3.0, 1e9):
         with torch.no_grad():
             model.head.bias[END] = end_bias
-        rows = generate(model, PROMPTS[:3], end_id=END, seed=3, cache=cache)
+        rows = rows_of(model, PROMPTS[:3], seed=3, cache=cache)
         assert (rows[:, -1] != PAD).any()
 
 
@@ -357,7 +370,7 @@ def test_padding_and_begin_are_never_generated(temperature: float) -> None:
 
 
 def test_no_prompts_give_no_rows() -> None:
-    assert generate(decoder(), [], end_id=END).shape[0] == 0
+    assert rows_of(decoder(), []).shape[0] == 0
 
 
 # ---- greedy ------------------------------------------------------------------------------------------------
@@ -459,7 +472,7 @@ def test_generation_follows_no_global_seed() -> None:
 def seen_lengths(model: Decoder, module: nn.Module, cache: bool) -> list[int]:
     lengths: list[int] = []
     hook = module.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].shape[1]))
-    run(model, [[BEGIN, 3, 4], [BEGIN, 5, 6, 3]], cache=cache)
+    run(model, [[BEGIN, 3, 4], [BEGIN, 5, 6, 3]], cache=cache, compile=False)
     hook.remove()
     return lengths
 

@@ -21,7 +21,6 @@ from grammarlab.config import (
     ConfigError,
     DataConfig,
     EvaluateConfig,
-    GenerateConfig,
     LanguageConfig,
     ModelConfig,
     OptimizerConfig,
@@ -409,40 +408,6 @@ def test_measures_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
     for size in (1, 7):
         measured = run.evaluate(EvaluateConfig(checkpoint=checkpoint, batch_size=size))[1]
         assert measured == pytest.approx(reference, abs=1e-6)
-
-
-def test_generate_goes_on_from_prompts_and_scores_them(tmp_path: Path) -> None:
-    run.train(small_config(), tmp_path / "run", progress_bar=False)
-    checkpoint = str(tmp_path / "run/checkpoints/last.ckpt")
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a photo\na large\n")
-    pairs = list(run.generate(GenerateConfig(checkpoint=checkpoint, prompts_file=str(prompts), samples=3)))
-    assert [prompt for prompt, _ in pairs] == ["a photo"] * 3 + ["a large"] * 3
-    for prompt, sample in pairs:
-        assert sample.text.startswith(prompt)
-        assert sample.valid == (sample.log_prob_language == pytest.approx(-3 * math.log(2)))
-    for cache in (True, False):
-        again = list(
-            run.generate(GenerateConfig(checkpoint=checkpoint, prompts_file=str(prompts), samples=3, cache=cache))
-        )
-        assert [sample.words for _, sample in again] == [sample.words for _, sample in pairs]
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"prompt": "a dog"}, "prompt='a dog': unknown word 'dog'"),
-        ({"prompt": "a " * 9}, "has 9 words"),
-        ({"prompts_file": "nowhere"}, "prompts_file=nowhere: No such file"),
-        ({"cache": True}, "cache=true.*causal"),
-    ],
-)
-def test_generate_refuses_what_it_cannot_do(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    config = small_config(model=ModelConfig(width=12, heads=3, causal=False))
-    run.train(config, tmp_path / "run", progress_bar=False)
-    checkpoint = str(tmp_path / "run/checkpoints/last.ckpt")
-    with pytest.raises(ConfigError, match=message):
-        list(run.generate(GenerateConfig(checkpoint=checkpoint, **options)))
 
 
 def test_holdout_is_measured(tmp_path: Path) -> None:

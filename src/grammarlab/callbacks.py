@@ -29,6 +29,7 @@ from grammarlab.evaluation import (
     estimate_validity,
     measure_samples,
 )
+from grammarlab.generation import How, Sampling
 from grammarlab.language import Sentence
 from grammarlab.task import DecoderTask
 
@@ -81,8 +82,7 @@ class Measure(Callback):
                 self.truth.language,
                 self.truth.vocabulary,
                 [()] * generation.samples,
-                temperature=temperature,
-                seed=self.seed,
+                how=How(sampling=Sampling(temperature=temperature), seed=self.seed),
                 batch_size=batch_size,
             )
             size = len(self.truth.sentences) if self.truth.exact else None

@@ -37,6 +37,7 @@ from grammarlab.config import (
     CompareConfig,
     ConfigError,
     EvaluateConfig,
+    ExportConfig,
     GenerateConfig,
     LanguageCheckConfig,
     TrainConfig,
@@ -55,6 +56,7 @@ for _command, _schema in (
     ("train", TrainConfig),
     ("evaluate", EvaluateConfig),
     ("generate", GenerateConfig),
+    ("export", ExportConfig),
     ("benchmark", BenchmarkConfig),
     ("language", LanguageCheckConfig),
 ):
@@ -246,6 +248,7 @@ def _resumed(config: DictConfig, checkpoint: str, overrides: Sequence[str]) -> T
     """The checkpoint's own configuration with what this command line says; `run.train` refuses what cannot change."""
     from grammarlab import parts
 
+    parts.check_resumable(checkpoint)
     saved, _ = parts.load_checkpoint(checkpoint)
     merged = OmegaConf.structured(saved)
     for override in OverridesParser.create().parse_overrides(list(overrides)):
@@ -319,49 +322,27 @@ def evaluate_job(config: DictConfig) -> None:
 def generate_job(config: DictConfig) -> None:
     options = to_config(config, GenerateConfig)
     with heavy_imports():
-        from rich.console import Console
-        from rich.table import Table
+        from grammarlab import terminal
+        from grammarlab.prompting import Prompting
+    prompting = Prompting(options)
+    if options.interactive:
+        terminal.interact(prompting, options.prompt)
+    elif options.json:
+        terminal.print_json(prompting)
+    elif options.stream:
+        terminal.show_stream(prompting)
+    else:
+        terminal.show_samples(prompting, constrained=options.constrained)
 
-        from grammarlab import report, run
-    pairs = list(run.generate(options))
-    if options.json:
-        for prompt, sample in pairs:
-            line = {
-                "prompt": prompt,
-                "text": sample.text,
-                "words": list(sample.words),
-                "valid": sample.valid,
-                # JSON has no −∞: a sentence that the language lacks has no log-probability
-                "log_prob_language": sample.log_prob_language if sample.valid else None,
-                "log_prob_model": sample.log_prob_model,
-            }
-            print(json.dumps(line, ensure_ascii=False))
-        return
-    from rich import box
 
-    table = Table(box=box.SIMPLE_HEAD, caption="log-probabilities in nats", caption_justify="left")
-    several = len({prompt for prompt, _ in pairs}) > 1
-    for heading in (*(["prompt"] if several else []), "sentence", "valid", "log p language", "log q model"):
-        table.add_column(heading, justify="right" if heading.startswith("log") else "left")
-    samples = [sample for _, sample in pairs]
-    for prompt, sample in pairs:
-        table.add_row(
-            *([prompt] if several else []),
-            sample.text + ("" if sample.ended else " …"),
-            "yes" if sample.valid else "no",
-            f"{sample.log_prob_language:.4f}" if sample.valid else "−∞",
-            f"{sample.log_prob_model:.4f}",
-        )
-    console = Console()
-    report.show(table)
-    valid = sum(sample.valid for sample in samples)
-    distinct = len({sample.words for sample in samples})
-    unfinished = sum(not sample.ended for sample in samples)
-    console.print(
-        f"{valid} of {len(samples)} valid, {distinct} distinct"
-        + (f", {unfinished} not finished" if unfinished else ""),
-        highlight=False,
-    )
+@_errors_said(ExportConfig)
+def export_job(config: DictConfig) -> None:
+    options = to_config(config, ExportConfig)
+    with heavy_imports():
+        from grammarlab import parts
+    folder = parts.export(options)
+    print("in transformers: AutoModelForCausalLM.from_pretrained(FOLDER), AutoTokenizer.from_pretrained(FOLDER)")
+    print(_relative(folder))
 
 
 @_errors_said(LanguageCheckConfig)

@@ -14,13 +14,15 @@ import os
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
-from grammarlab.generation import evaluating, generate, next_token_log_probs
+from grammarlab.generation import Allowed, How, evaluating, generate, next_token_log_probs
 from grammarlab.intervals import Z95, mean_and_half, wilson_interval
 from grammarlab.language import Language, NotEnumerableError, Sentence
 from grammarlab.measures import measure_name
@@ -263,6 +265,9 @@ class Sample:
     valid: bool
     log_prob_language: float
     log_prob_model: float
+    # Of what was drawn, the end token with it: log q at temperature 1, and the mass on what was allowed (or 1).
+    drawn_log_probs: tuple[float, ...]
+    drawn_legal_mass: tuple[float, ...]
 
     @property
     def text(self) -> str:
@@ -275,41 +280,58 @@ def draw_samples(
     vocabulary: Vocabulary,
     prompts: Sequence[Sequence[str]],
     *,
-    temperature: float,
-    seed: int,
+    how: How,
     batch_size: int = 1024,
-    max_new_tokens: int | None = None,
-    cache: bool | None = None,
 ) -> list[Sample]:
     """A generated sentence for each prompt (words), scored under the language and the model.
 
     Raises `ValueError` for an unknown word, and as `generate`.
     """
-    rows = generate(
-        model,
-        [[vocabulary.begin_id, *vocabulary.word_ids(prompt)] for prompt in prompts],
-        end_id=vocabulary.end_id,
-        temperature=temperature,
-        seed=seed,
-        max_new_tokens=max_new_tokens,
-        cache=cache,
-        batch_size=batch_size,
-    )
+    encoded = [[vocabulary.begin_id, *vocabulary.word_ids(prompt)] for prompt in prompts]
+    generated = generate(model, encoded, end_id=vocabulary.end_id, how=how, batch_size=batch_size)
+    rows = generated.tokens
     sentences = [vocabulary.decode(row) for row in rows.tolist()]
     ended = (rows == vocabulary.end_id).any(1).tolist()
     scores = language.log_prob(sentences)
     log_q = sequence_log_probs(model, rows, batch_size=batch_size).tolist()
     return [
         Sample(
-            temperature=temperature,
+            temperature=how.sampling.temperature,
             words=words,
             ended=has_end,
             valid=bool(has_end and score > -math.inf),
             log_prob_language=float(score) if has_end else -math.inf,
             log_prob_model=model_score,
+            drawn_log_probs=tuple(log_probs[len(prompt) : 1 + len(words) + has_end]),
+            drawn_legal_mass=tuple(mass[len(prompt) : 1 + len(words) + has_end]),
         )
-        for words, has_end, score, model_score in zip(sentences, ended, scores, log_q, strict=True)
+        for prompt, words, has_end, score, model_score, log_probs, mass in zip(
+            encoded,
+            sentences,
+            ended,
+            scores,
+            log_q,
+            generated.log_probs.tolist(),
+            generated.legal_mass.tolist(),
+            strict=True,
+        )
     ]
+
+
+def legal_ids(language: Language, vocabulary: Vocabulary) -> Allowed:
+    """Which ids can follow a prefix of ids (begin token first) in a sentence of the language.
+
+    A prefix met again is remembered; after one that begins no sentence there are none.
+    """
+    columns = vocabulary.column_ids
+
+    @lru_cache(100_000)
+    def after(words: Sentence) -> NDArray[np.bool_]:
+        legal = np.zeros(len(vocabulary), dtype=bool)
+        legal[columns] = language.next_token_probs(words)[-1] > 0
+        return legal
+
+    return lambda prefix: after(vocabulary.decode(prefix))
 
 
 @torch.inference_mode()

@@ -12,7 +12,16 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from grammarlab.config import ConfigError, GeneratorName, LanguageConfig, ModelConfig, TrainConfig, language_inline
+from grammarlab import gpt2
+from grammarlab.config import (
+    ConfigError,
+    ExportConfig,
+    GeneratorName,
+    LanguageConfig,
+    ModelConfig,
+    TrainConfig,
+    language_inline,
+)
 from grammarlab.data import LanguageData
 from grammarlab.evaluation import Truth
 from grammarlab.language import Language, from_text, library_folder, written
@@ -61,19 +70,7 @@ class Parts:
 def build_parts(config: TrainConfig) -> Parts:
     """Raises `ConfigError` for options that do not fit the language."""
     config = with_grammar_inline(config)
-    full, notes = _read_grammar(config.language)
-    words = config.model.context - 1
-    try:
-        language = full.truncated(words)
-    except ValueError as error:
-        raise ConfigError(
-            f"model.context={config.model.context}: it holds the begin token and {words} words; {error}"
-        ) from None
-    if language is not full:
-        notes.append(
-            f"model.context={config.model.context} holds {words} words: the language is taken given that, which keeps "
-            f"{language.mass:.6g} of its probability"
-        )
+    language, notes = _read_language(config)
     vocabulary = Vocabulary(language.terminals)
     return Parts(
         language=language,
@@ -89,6 +86,24 @@ def build_parts(config: TrainConfig) -> Parts:
         model=build_model(config.model, vocabulary, config.seed),
         note="; ".join(notes) or None,
     )
+
+
+def _read_language(config: TrainConfig) -> tuple[Language, list[str]]:
+    """The language given what the context holds, and what the user should know about it."""
+    full, notes = _read_grammar(config.language)
+    words = config.model.context - 1
+    try:
+        language = full.truncated(words)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.context={config.model.context}: it holds the begin token and {words} words; {error}"
+        ) from None
+    if language is not full:
+        notes.append(
+            f"model.context={config.model.context} holds {words} words: the language is taken given that, which keeps "
+            f"{language.mass:.6g} of its probability"
+        )
+    return language, notes
 
 
 def _read_grammar(config: LanguageConfig) -> tuple[Language, list[str]]:
@@ -116,7 +131,12 @@ def build_model(config: ModelConfig, vocabulary: Vocabulary, seed: int) -> Decod
 
 
 def load_checkpoint(path: str) -> tuple[TrainConfig, dict[str, torch.Tensor]]:
-    """The configuration and the model's weights that a run saved. Raises `ConfigError` for any other file."""
+    """The configuration and the model's weights, of a file that a run saved or a folder that `export` wrote.
+
+    Raises `ConfigError` for any other.
+    """
+    if Path(path).is_dir():
+        return _load_folder(path)
     if not Path(path).is_file():
         raise ConfigError(f"checkpoint={path}: no such file")
     try:
@@ -127,6 +147,41 @@ def load_checkpoint(path: str) -> tuple[TrainConfig, dict[str, torch.Tensor]]:
     except Exception as error:
         raise ConfigError(f"checkpoint={path}: is not a checkpoint of grammarlab") from error
     return config, weights
+
+
+def _load_folder(path: str) -> tuple[TrainConfig, dict[str, torch.Tensor]]:
+    last = Path(path, "checkpoints", "last.ckpt")
+    if last.exists():
+        raise ConfigError(f"checkpoint={path}: is a run's folder; its last checkpoint is {last}")
+    try:
+        plain = gpt2.read_run(Path(path))
+        try:
+            config = config_from_dict(plain)
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"its {gpt2.RUN} is not a run's configuration: {reason}") from None
+        vocabulary = Vocabulary(_read_language(config)[0].terminals)
+        return config, gpt2.read_weights(Path(path), config.model, vocabulary)
+    except ConfigError as error:
+        raise ConfigError(f"checkpoint={path}: {error}") from error
+
+
+def export(config: ExportConfig) -> Path:
+    """Write a checkpoint in another format; returns the folder.
+
+    Raises `ConfigError` for a folder that holds something else than an export, and for a model that the format has not.
+    """
+    source = Path(config.checkpoint).absolute()
+    trained, weights = load_checkpoint(config.checkpoint)
+    folder = Path(config.into) if config.into else source.with_name(f"{source.stem}-{config.format}")
+    exists = folder.exists()
+    if exists and not (folder.is_dir() and ((folder / gpt2.RUN).exists() or not any(folder.iterdir()))):
+        raise ConfigError(f"into={folder}: is there, and not an export to replace; name another folder")
+    vocabulary = Vocabulary(_read_language(trained)[0].terminals)
+    model = build_model(trained.model, vocabulary, trained.seed)
+    restore(model, weights)
+    gpt2.write(folder, model.eval(), vocabulary, config_to_dict(trained))
+    return folder
 
 
 # What a run that goes on from a checkpoint may change: how it is watched, and when it ends.
@@ -149,7 +204,9 @@ MAY_CHANGE_ON_RESUME = (
 
 
 def check_resume(saved: TrainConfig, config: TrainConfig) -> None:
-    """Raises `ConfigError` where going on from a checkpoint would change what is trained."""
+    """Raises `ConfigError` where going on from a checkpoint would change what is trained, or cannot be."""
+    if config.checkpoint is not None:
+        check_resumable(config.checkpoint)
     old, new = (_flat(config_to_dict(each)) for each in (saved, with_grammar_inline(config)))
     for name in new:
         if not name.startswith(MAY_CHANGE_ON_RESUME) and new[name] != old.get(name):
@@ -157,6 +214,14 @@ def check_resume(saved: TrainConfig, config: TrainConfig) -> None:
                 f"{name}={new[name]}: the run of the checkpoint has {name}={old.get(name)}, which going on cannot "
                 f"change; what it can: {', '.join(MAY_CHANGE_ON_RESUME[1:])}"
             )
+
+
+def check_resumable(path: str) -> None:
+    """Raises `ConfigError` for a folder of `export`."""
+    if Path(path, "config.json").exists():
+        raise ConfigError(
+            f"checkpoint={path}: an export has no state of the optimizer to go on from; last.ckpt of its run has"
+        )
 
 
 def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:

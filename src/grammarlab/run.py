@@ -23,8 +23,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 
 from grammarlab import tracking
 from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal, copy_whole
-from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, GenerateConfig, TrainConfig, read_text
-from grammarlab.evaluation import Sample, draw_samples
+from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, TrainConfig
 from grammarlab.measures import TRAIN, measure_names, split_measures
 from grammarlab.parts import (
     Parts,
@@ -309,47 +308,3 @@ def evaluate(config: EvaluateConfig) -> tuple[TrainConfig, dict[str, float]]:
             stage(task, datamodule=parts.data, verbose=False)
             metrics |= {name: float(value) for name, value in trainer.callback_metrics.items() if name != "step"}
     return trained, metrics
-
-
-def generate(config: GenerateConfig) -> Iterator[tuple[str, Sample]]:
-    """`samples` sentences for each prompt, with the prompt that they go on from.
-
-    Raises `ConfigError` for unknown words, prompts longer than the context, and a cache that the model refuses.
-    """
-    torch.set_num_threads(config.torch_threads)
-    trained, weights = load_checkpoint(config.checkpoint)
-    parts = build_parts(trained)
-    restore(parts.model, weights)
-    if config.prompts_file is None:
-        prompts = {"prompt": config.prompt}
-    else:
-        lines = read_text("prompts_file", config.prompts_file).splitlines()
-        prompts = {f"prompts_file={config.prompts_file} line {i}": p for i, p in enumerate(lines, 1) if p.strip()}
-    limit = trained.model.context - 1
-    for place, prompt in prompts.items():
-        words = prompt.split()
-        if len(words) > limit:
-            raise ConfigError(
-                f"{place}={prompt!r}: has {len(words)} words; model.context={trained.model.context} holds the begin "
-                f"token and {limit}"
-            )
-        try:
-            parts.vocabulary.word_ids(words)
-        except ValueError as error:
-            raise ConfigError(f"{place}={prompt!r}: {error}") from None
-    if config.cache and not trained.model.causal:
-        raise ConfigError(
-            "cache=true: the model was trained with model.causal=false, and only a causal one can use a cache"
-        )
-    rows = [prompt for prompt in prompts.values() for _ in range(config.samples)]
-    samples = draw_samples(
-        parts.model,
-        parts.language,
-        parts.vocabulary,
-        [prompt.split() for prompt in rows],
-        temperature=config.temperature,
-        seed=config.seed,
-        max_new_tokens=config.max_new_tokens,
-        cache=config.cache,
-    )
-    yield from zip(rows, samples, strict=True)

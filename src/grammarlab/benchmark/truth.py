@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from grammarlab.benchmark.paired import in_turn, seconds, summary
 from grammarlab.config import BenchmarkConfig, ConfigError, TrainConfig
 from grammarlab.data import SentenceSource
 from grammarlab.language import PCFG, Sentence, from_text, load
@@ -41,26 +40,9 @@ def _case(
     equal: bool,
     scale: float = 1.0,
 ) -> dict[str, Any]:
-    """The two in turn, so that a busy machine slows both alike. `scale`: work of the second in units of the first."""
-    ours()
-    theirs()
-    pairs = [(_seconds(ours), _seconds(theirs) * scale) for _ in range(repeats)]
-    ratios = sorted(mine / other for mine, other in pairs)
-    return {
-        "case": f"{case} / {peer}",
-        "ours_seconds": median(mine for mine, _ in pairs),
-        "peer": peer,
-        "peer_seconds": median(other for _, other in pairs),
-        "ratio": median(ratios),
-        "spread": [ratios[0], ratios[-1]],
-        "equal": equal,
-    }
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    """`scale`: work of the second in units of the first."""
+    pairs = in_turn(lambda: seconds(ours), lambda: seconds(theirs) * scale, repeats)
+    return summary(f"{case} / {peer}", peer, pairs, equal=equal)
 
 
 def _typical(language: PCFG) -> Sentence:

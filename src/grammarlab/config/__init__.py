@@ -5,15 +5,19 @@ from grammarlab.config.commands import (
     BenchmarkName,
     CompareConfig,
     EvaluateConfig,
+    ExportConfig,
+    ExportFormat,
     GenerateConfig,
     LanguageCheckConfig,
 )
 from grammarlab.config.training import (
+    BY_DISTANCE,
     PRECISIONS,
     Accelerator,
     ConfigError,
     DataConfig,
     EvaluationConfig,
+    FeedForwardName,
     GenerationConfig,
     GeneratorName,
     LanguageConfig,
@@ -21,6 +25,7 @@ from grammarlab.config.training import (
     LoggerMode,
     LoggerName,
     ModelConfig,
+    Norm,
     NormOrder,
     OptimizerConfig,
     OptimizerName,
@@ -35,6 +40,7 @@ from grammarlab.config.training import (
 )
 
 __all__ = [
+    "BY_DISTANCE",
     "PRECISIONS",
     "Accelerator",
     "BenchmarkConfig",
@@ -44,6 +50,9 @@ __all__ = [
     "DataConfig",
     "EvaluateConfig",
     "EvaluationConfig",
+    "ExportConfig",
+    "ExportFormat",
+    "FeedForwardName",
     "GenerateConfig",
     "GenerationConfig",
     "GeneratorName",
@@ -53,6 +62,7 @@ __all__ = [
     "LoggerMode",
     "LoggerName",
     "ModelConfig",
+    "Norm",
     "NormOrder",
     "OptimizerConfig",
     "OptimizerName",

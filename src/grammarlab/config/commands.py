@@ -11,6 +11,12 @@ from grammarlab.config.training import LanguageConfig, at_least, check_seed, che
 class BenchmarkName(StrEnum):
     step = auto()
     truth = auto()
+    generation = auto()
+    cache = auto()
+
+
+class ExportFormat(StrEnum):
+    gpt2 = auto()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,21 +47,48 @@ class GenerateConfig:
     prompt: str = ""
     prompts_file: str | None = None  # one prompt a line
     temperature: float = 1.0  # 0: greedy
+    top_k: int | None = None  # draw from the k most probable words
+    top_p: float | None = None  # … from the fewest whose mass reaches p
+    min_p: float | None = None  # … from those at least min_p times as probable as the most probable
+    constrained: bool = False  # … from those that the language allows there
     samples: int = 1  # for each prompt
     max_new_tokens: int | None = None  # null: as many as the context holds
     cache: bool | None = None  # null: for a causal model
+    stream: bool = False  # show each word as it is drawn
+    interactive: bool = False  # ask for prompts, show what model and language let follow
     json: bool = False
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_temperature("temperature", self.temperature)
-        at_least(1, torch_threads=self.torch_threads, samples=self.samples, max_new_tokens=self.max_new_tokens)
+        at_least(1, torch_threads=self.torch_threads, top_k=self.top_k, samples=self.samples)
+        at_least(0, max_new_tokens=self.max_new_tokens)
+        require(self.top_p is None or 0 < self.top_p <= 1, "top_p", self.top_p, "must be above 0 and at most 1")
+        require(self.min_p is None or 0 <= self.min_p <= 1, "min_p", self.min_p, "must be from 0 to 1")
         require(
             not (self.prompt and self.prompts_file),
             "prompts_file",
             self.prompts_file,
             "and prompt exclude each other",
         )
+        require(not (self.stream and self.json), "stream", "true", "and json=true exclude each other")
+        if self.interactive:
+            for option, value, default in (
+                ("prompts_file", self.prompts_file, None),
+                ("samples", self.samples, 1),
+                ("stream", self.stream, False),
+                ("json", self.json, False),
+            ):
+                require(value == default, option, value, "has no meaning with interactive=true")
+
+
+@dataclass(kw_only=True, slots=True)
+class ExportConfig:
+    """A checkpoint in the format of another library."""
+
+    checkpoint: str = "???"
+    format: ExportFormat = ExportFormat.gpt2  # a folder for transformers
+    into: str | None = None  # null: beside the checkpoint, as last-gpt2
 
 
 @dataclass(kw_only=True, slots=True)

@@ -30,7 +30,26 @@ def read_text(option: str, path: str) -> str:
 class Positions(StrEnum):
     learned = auto()
     sinusoidal = auto()
+    rotary = auto()
+    alibi = auto()
+    relative = auto()
     none = auto()
+
+
+# Those that act on the scores of attention, by the distance of the two tokens.
+BY_DISTANCE = (Positions.rotary, Positions.alibi, Positions.relative)
+
+
+class Norm(StrEnum):
+    layer = auto()
+    rms = auto()
+
+
+class FeedForwardName(StrEnum):
+    gelu = auto()
+    gelu_tanh = auto()
+    relu = auto()
+    swiglu = auto()
 
 
 class NormOrder(StrEnum):
@@ -155,12 +174,19 @@ class ModelConfig:
 
     width: int = 32
     heads: int = 4
+    kv_heads: int | None = None  # heads of keys and values, each shared by a group of query heads; null: as many
     depth: int = 1
     causal: bool = True
     context: int = 9  # tokens that the model can see, the begin token among them
+    window: int | None = None  # a token sees those less than so many places away, itself the first; null: all
     positions: Positions = Positions.learned
+    uniform_attention: bool = False  # no queries and keys: head h takes the mean of the nearest 2^h - 1 tokens
+    qk_norm: bool = False  # a norm over each head's query and key
+    norm: Norm = Norm.layer
     norm_order: NormOrder = NormOrder.post
-    feedforward_multiple: int = 4
+    feedforward: FeedForwardName = FeedForwardName.gelu
+    feedforward_multiple: float = 4  # width of the feed-forward part, as a multiple of `width`
+    bias: bool = True  # of the linear maps and layer norms
     dropout: float = 0.0
     tied_embeddings: bool = False
 
@@ -169,11 +195,19 @@ class ModelConfig:
             1,
             model__width=self.width,
             model__heads=self.heads,
+            model__kv_heads=self.kv_heads,
             model__depth=self.depth,
             model__context=self.context,
-            model__feedforward_multiple=self.feedforward_multiple,
+            model__window=self.window,
         )
         require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be at least 0 and below 1")
+        multiple = self.feedforward_multiple
+        require(
+            0 < multiple < math.inf and self.feedforward_width >= 1,
+            "model.feedforward_multiple",
+            multiple,
+            "must be finite and give a width of at least 1",
+        )
         require(
             self.width % self.heads == 0,
             "model.heads",
@@ -181,11 +215,31 @@ class ModelConfig:
             f"must divide model.width={self.width} evenly",
         )
         require(
+            self.kv_heads is None or self.heads % self.kv_heads == 0,
+            "model.kv_heads",
+            self.kv_heads,
+            f"must divide model.heads={self.heads} evenly",
+        )
+        require(
             self.positions != Positions.sinusoidal or self.width % 2 == 0,
             "model.width",
             self.width,
             "must be even with model.positions=sinusoidal",
         )
+        require(
+            self.positions != Positions.rotary or self.width // self.heads % 2 == 0,
+            "model.heads",
+            self.heads,
+            f"leaves heads of width {self.width // self.heads}; with model.positions=rotary it must be even",
+        )
+        if self.uniform_attention:
+            fixed = "has no meaning with model.uniform_attention=true, which has no queries and keys"
+            require(self.positions not in BY_DISTANCE, "model.positions", self.positions, fixed)
+            require(not self.qk_norm, "model.qk_norm", "true", fixed)
+
+    @property
+    def feedforward_width(self) -> int:
+        return round(self.feedforward_multiple * self.width)
 
 
 @dataclass(kw_only=True, slots=True)
