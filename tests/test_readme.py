@@ -1,5 +1,6 @@
 """Every command of the README runs; every file that it points to is there."""
 
+import io
 import os
 import re
 import shlex
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, SMALL, Ended
+
+from grammarlab import benchmark
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINES = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.strip().splitlines()]
@@ -23,22 +26,29 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
 
 
-def arguments_of(line: str, run: str, sweep: str) -> tuple[str, list[str]]:
-    words = shlex.split(line.replace("outputs/runs/RUN", run).replace("outputs/sweeps/SWEEP", sweep))
+def arguments_of(line: str, trained: Path) -> tuple[str, list[str]]:
+    for shown, folder in (("runs/RUN", "run"), ("runs/GPT2", "gpt2"), ("sweeps/SWEEP", "sweep")):
+        line = line.replace(f"outputs/{shown}", str(trained / folder))
+    words = shlex.split(line)
     return Path(words[1]).stem, words[2:]
 
 
 @pytest.mark.parametrize("line", PYTHON)
-def test_every_python_command_runs(command: Command, trained: Path, line: str) -> None:
+def test_every_python_command_runs(command: Command, trained: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Path.cwd()
-    run, sweep = trained / "run", trained / "sweep"
-    if not run.exists():
-        assert command("train", *SMALL, f"hydra.run.dir={run}").status == 0
-        assert command("train", "-m", *SMALL, "model.causal=true,false", f"hydra.sweep.dir={sweep}").status == 0
+    if not (trained / "run").exists():
+        gpt2 = ("model=gpt2", "model.width=12", "model.heads=3", "model.depth=1", "model.context=9")
+        for options in (
+            (*SMALL, f"hydra.run.dir={trained / 'run'}"),
+            (*SMALL, *gpt2, f"hydra.run.dir={trained / 'gpt2'}"),
+            ("-m", *SMALL, "model.causal=true,false", f"hydra.sweep.dir={trained / 'sweep'}"),
+        ):
+            assert command("train", *options).status == 0
+        assert command("export", f"checkpoint={trained / 'gpt2' / 'checkpoints/last.ckpt'}").status == 0
     for file in re.findall(r"\w+\.grammar", line):
         (making,) = [other for other in LINES if other.startswith("printf") and file in other]
         subprocess.run(making, shell=True, check=True, cwd=here)
-    name, arguments = arguments_of(line, str(run), str(sweep))
+    name, arguments = arguments_of(line, trained)
     if name == "train" and "--cfg" not in arguments and not any(a.startswith("checkpoint=") for a in arguments):
         # The same command on less data; what the README says comes last, and wins.
         small = [option for option in SMALL if not any(a.split("=")[0] == option.split("=")[0] for a in arguments)]
@@ -47,6 +57,11 @@ def test_every_python_command_runs(command: Command, trained: Path, line: str) -
         arguments = [*flags, *small, *steps, *(a for a in arguments if a not in flags)]
     if name == "benchmark":
         arguments += ["repeats=2", "steps=3"]
+        monkeypatch.setattr(benchmark.generation, "SIZES", [(32, 4, 1, 9, 2), (32, 4, 1, 9, 16)])
+        monkeypatch.setattr(benchmark.generation, "GPT2", {"width": 32, "heads": 4, "depth": 2, "context": 40})
+        monkeypatch.setattr(benchmark.cache, "CONTEXTS", (9, 33))
+        monkeypatch.setattr(benchmark.cache, "BATCHES", (1, 16))
+    monkeypatch.setattr("sys.stdin", io.StringIO("a photo\n"))
     ended = command(name, *arguments)
     assert ended.status == 0, ended.err
     assert ended.out

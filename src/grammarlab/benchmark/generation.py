@@ -26,6 +26,8 @@ _VOCABULARY = 12  # the lesson's
 # width, heads, depth, context, rows
 SIZES = [(32, 4, 1, 9, 8), (32, 4, 1, 9, 512), (128, 4, 4, 256, 1), (128, 4, 4, 256, 64)]
 
+GPT2: dict[str, Any] = {"width": 768, "heads": 12, "depth": 12, "context": 1024}
+
 
 def generation_cases(config: BenchmarkConfig) -> Iterator[dict[str, Any]]:
     """Prompts of one token, to the end of the context. Ratios are theirs to ours: how many times faster ours is."""
@@ -62,14 +64,7 @@ def _share_of_bandwidth(repeats: int) -> dict[str, Any]:
 
     The memory's speed is that of the faster of torch's sum and its scalar product, measured before each generation.
     """
-    size = ModelConfig(
-        width=768,
-        heads=12,
-        depth=12,
-        context=1024,
-        feedforward=FeedForwardName.gelu_tanh,
-        **GPT,
-    )
+    size = ModelConfig(feedforward=FeedForwardName.gelu_tanh, **GPT2, **GPT)
     model = new_model(size, 50_257, seed=1, std=0.02)
     read = sum(p.numel() for name, p in model.named_parameters() if name != "position_embedding.weight")
     prompts, new, mine = torch.tensor([[5]]), 32, greedy_of(model)
