@@ -7,6 +7,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+_SHORT = 0.1  # seconds that the calls of one measurement take at least
 _LONG = 60.0  # seconds that a case may take before it is repeated less often
 _LEAST = 3
 
@@ -14,14 +15,20 @@ Pairs = list[tuple[float, float]]
 
 
 def seconds(work: Callable[[], Any]) -> float:
+    """Of one call, after enough of them in a row that a short one is not mostly the waking of a cold processor."""
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    calls, now = 0, start
+    while calls == 0 or now - start < _SHORT:
+        work()
+        calls, now = calls + 1, time.perf_counter()
+    return (now - start) / calls
 
 
 def in_turn(ours: Callable[[], float], theirs: Callable[[], float], repeats: int) -> Pairs:
-    """The seconds that each says it took, both once unheard before."""
-    once = ours() + theirs()
+    """The seconds that each says it took, both once unheard before; fewer than `repeats` where they take minutes."""
+    start = time.perf_counter()
+    ours(), theirs()
+    once = time.perf_counter() - start
     return [(ours(), theirs()) for _ in range(max(_LEAST, min(repeats, int(_LONG / once))))]
 
 

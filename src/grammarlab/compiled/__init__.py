@@ -53,14 +53,12 @@ class Step:
         # Of few rows always the same memory, whose making would be a part of the time that a step takes.
         self._logits = torch.empty(0 if self._many else batch, len(model.logit_mask), dtype=model.logit_mask.dtype)
         self._logits_array = self._logits.numpy()
-        if self._many:
-            start = (config.depth, kv_heads, self.slots)
-            self._keys = np.zeros((*start, key_width, batch), dtype)
-            self._values = np.zeros((config.depth, kv_heads, width, self.slots, batch), dtype)
-        else:
-            begin = (config.depth, batch, kv_heads)
-            self._keys = np.zeros((*begin, key_width, self.slots), dtype)
-            self._values = np.zeros((*begin, width, self.slots), dtype)
+
+        def nothing(size: int) -> Array:
+            many_rows, few_rows = (kv_heads, size, self.slots, batch), (batch, kv_heads, size, self.slots)
+            return np.zeros((config.depth, *(many_rows if self._many else few_rows)), dtype)
+
+        self._keys, self._values = nothing(key_width), nothing(width)
 
     def load(self, cache: KVCache) -> None:
         """Go on from what a pass through the model has put into a cache of the same rows."""
@@ -68,12 +66,11 @@ class Step:
         positions = np.arange(first, cache.length)
         slots = positions % self.slots
         keys, values = (each[..., positions % cache.slots, :].numpy() for each in (cache.keys, cache.values))
-        if self._many:  # from (layers, B, K, S, D)
-            self._keys[:, :, slots] = keys.transpose(0, 2, 3, 4, 1)
-            self._values[:, :, :, slots] = values.transpose(0, 2, 4, 3, 1)
-        else:
-            self._keys[..., slots] = keys.swapaxes(-1, -2)
-            self._values[..., slots] = values.swapaxes(-1, -2)
+        for mine, given in ((self._keys, keys), (self._values, values)):  # given (layers, B, K, S, D)
+            if self._many:
+                mine[:, :, :, slots] = given.transpose(0, 2, 4, 3, 1)
+            else:
+                mine[..., slots] = given.swapaxes(-1, -2)
         self.length = cache.length
 
     def __call__(self, tokens: Array) -> Tensor:

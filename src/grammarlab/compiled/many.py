@@ -1,7 +1,8 @@
 """A step for many rows: torch's products of matrices, and between them compiled loops over the rows.
 
-Activations are (features, rows); keys (layers, K, slots, D, rows), values (layers, K, D, slots, rows), so that what is
-done at once is done to numbers that lie together, however short the context and however narrow the heads.
+Activations are (features, rows); keys and values (layers, K, D, slots, rows), so that what is done at once is done to
+numbers that lie together, however short the context and however narrow the heads: for one feature, a block of slots of
+all rows.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ def copy(part: Array, out: Array) -> None:
             out[i, row] = part[i, row]
 
 
+BLOCK = 256  # numbers that a loop goes over, about: fewer, and starting loops costs more than they do
+
+
 @fast
 def place(part: Array, scale: Scale, options: Options, places: Places, seen: int, out: Array) -> None:
     """(D, B) queries or keys of one head into `out`: their norm, if any, then their turn, if any."""
     if options.qk_norm:
-        x = np.zeros_like(out)
+        x = np.zeros_like(part)
         add_norm(x, part, scale, options, out)
     else:
         copy(part, out)
@@ -75,50 +79,49 @@ def attend(
     options: Options,
     places: Places,
     seen: int,
-    keys: Array,  # (K, slots, D, B), written into; D = 0: attention is uniform
+    keys: Array,  # (K, D, slots, B), written into; D = 0: attention is uniform
     values: Array,  # (K, D, slots, B), likewise
     out: Array,  # (C, B)
 ) -> None:
-    kv_heads, slots, key_width, rows = keys.shape
+    kv_heads, key_width, slots, rows = keys.shape
     width = values.shape[1]
     group = options.heads // kv_heads
     slot = seen % slots
     kept = min(seen + 1, slots)
-    scale = keys.dtype.type(1 / math.sqrt(max(1, key_width)))
     behind_queries = options.heads * key_width
     behind_keys = behind_queries + kv_heads * key_width
-    vector = np.empty((key_width, rows), keys.dtype)
-    flat = np.empty(kept * rows, keys.dtype)
-    scores = flat.reshape(kept, rows)
-    whole = np.empty(kept * rows, np.int32)
-    total = np.empty(rows, keys.dtype)
     for kv_head in range(kv_heads):
         if key_width > 0:
             start = behind_queries + kv_head * key_width
-            place(qkv[start : start + key_width], key_norm, options, places, seen, keys[kv_head, slot])
+            place(qkv[start : start + key_width], key_norm, options, places, seen, keys[kv_head, :, slot])
         start = behind_keys + kv_head * width
         copy(qkv[start : start + width], values[kv_head, :, slot])
+    all_keys = keys.reshape((kv_heads, key_width, slots * rows))
+    all_values = values.reshape((kv_heads, width, slots * rows))
+    times = max(1, min(kept, BLOCK // rows))  # slots of a block
+    block = times * rows
+    query = np.empty((key_width, rows), keys.dtype)
+    queries = np.empty((key_width, block), keys.dtype)
+    flat = np.empty(kept * rows, keys.dtype)
+    scores = flat.reshape((kept, rows))
+    whole = np.empty(kept * rows, np.int32)
+    total = np.empty(rows, keys.dtype)
+    sums = np.empty(block, keys.dtype)
+    scale = keys.dtype.type(1 / math.sqrt(max(1, key_width)))
     for head in range(options.heads):
-        of = head // group
         if key_width > 0:
             start = head * key_width
-            place(qkv[start : start + key_width], query_norm, options, places, seen, vector)
-        for s in range(kept):
-            to = scores[s]
-            for row in range(rows):
-                to[row] = 0
-            by_four = key_width - key_width % 4
-            for i in range(0, by_four, 4):
-                q0, q1, q2, q3 = vector[i], vector[i + 1], vector[i + 2], vector[i + 3]
-                k0, k1, k2, k3 = keys[of, s, i], keys[of, s, i + 1], keys[of, s, i + 2], keys[of, s, i + 3]
+            place(qkv[start : start + key_width], query_norm, options, places, seen, query)
+        for i in range(key_width):
+            for time in range(times):
                 for row in range(rows):
-                    to[row] += q0[row] * k0[row] + q1[row] * k1[row] + q2[row] * k2[row] + q3[row] * k3[row]
-            for i in range(by_four, key_width):
+                    queries[i, time * rows + row] = query[i, row] * scale
+        score(queries, all_keys[head // group], flat)
+        if places.bias.shape[1] > 0:
+            for s in range(kept):
+                bias = places.bias[head, (seen - s) % slots]
                 for row in range(rows):
-                    to[row] += vector[i, row] * keys[of, s, i, row]
-            bias = places.bias[head, (seen - s) % slots] if places.bias.shape[1] > 0 else keys.dtype.type(0)
-            for row in range(rows):
-                to[row] = to[row] * scale + bias
+                    scores[s, row] += bias
         for row in range(rows):
             total[row] = scores[0, row]
         for s in range(1, kept):
@@ -133,22 +136,57 @@ def attend(
         for s in range(kept):
             for row in range(rows):
                 total[row] += scores[s, row]
-        for s in range(kept):
-            for row in range(rows):
-                scores[s, row] /= total[row]
-        by_four = kept - kept % 4
+        for row in range(rows):
+            total[row] = 1 / total[row]
         for i in range(width):
+            weigh(flat, all_values[head // group, i], sums)
             to = out[head * width + i]
             for row in range(rows):
-                to[row] = 0
-            for s in range(0, by_four, 4):
-                w0, w1, w2, w3 = scores[s], scores[s + 1], scores[s + 2], scores[s + 3]
-                v0, v1, v2, v3 = values[of, i, s], values[of, i, s + 1], values[of, i, s + 2], values[of, i, s + 3]
+                to[row] = sums[row] * total[row]
+            for time in range(1, times):
                 for row in range(rows):
-                    to[row] += w0[row] * v0[row] + w1[row] * v1[row] + w2[row] * v2[row] + w3[row] * v3[row]
-            for s in range(by_four, kept):
-                for row in range(rows):
-                    to[row] += scores[s, row] * values[of, i, s, row]
+                    to[row] += sums[time * rows + row] * total[row]
+
+
+@fast
+def score(queries: Array, keys: Array, scores: Array) -> None:
+    """(D, block) queries, again and again, times (D, more) keys, summed over D into (kept rows,) scores."""
+    width, block = queries.shape
+    for t in range(len(scores)):
+        scores[t] = 0
+    by_four = width - width % 4
+    for i in range(0, by_four, 4):
+        q0, q1, q2, q3 = queries[i], queries[i + 1], queries[i + 2], queries[i + 3]
+        for start in range(0, len(scores), block):
+            to = scores[start : start + block]
+            k0, k1, k2, k3 = keys[i, start:], keys[i + 1, start:], keys[i + 2, start:], keys[i + 3, start:]
+            for t in range(len(to)):
+                to[t] += q0[t] * k0[t] + q1[t] * k1[t] + q2[t] * k2[t] + q3[t] * k3[t]
+    for i in range(by_four, width):
+        for start in range(0, len(scores), block):
+            to = scores[start : start + block]
+            k0 = keys[i, start:]
+            for t in range(len(to)):
+                to[t] += queries[i, t] * k0[t]
+
+
+@fast
+def weigh(weights: Array, values: Array, sums: Array) -> None:
+    """(kept rows,) weights times values, block upon block summed into (block,)."""
+    block = len(sums)
+    for t in range(block):
+        sums[t] = 0
+    by_four = len(weights) - len(weights) % (4 * block)
+    for start in range(0, by_four, 4 * block):
+        one, two, three = start + block, start + 2 * block, start + 3 * block
+        w0, w1, w2, w3 = weights[start:], weights[one:], weights[two:], weights[three:]
+        v0, v1, v2, v3 = values[start:], values[one:], values[two:], values[three:]
+        for t in range(block):
+            sums[t] += w0[t] * v0[t] + w1[t] * v1[t] + w2[t] * v2[t] + w3[t] * v3[t]
+    for start in range(by_four, len(weights), block):
+        w0, v0 = weights[start : start + block], values[start:]
+        for t in range(len(w0)):
+            sums[t] += w0[t] * v0[t]
 
 
 def linear(x: Tensor, weights: Linear) -> Tensor:
@@ -161,8 +199,8 @@ def step(
     seen: int,
     weights: Weights,
     options: Options,
-    keys: Array,  # (layers, K, slots, D, B), written into
-    values: Array,  # (layers, K, D, slots, B), likewise
+    keys: Array,  # (layers, K, D, slots, B), written into
+    values: Array,  # likewise
 ) -> Tensor:
     """(B, V) logits."""
     x = F.embedding(torch.from_numpy(tokens), torch.from_numpy(weights.embedding)).t().contiguous()  # (C, B)
