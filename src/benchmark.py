@@ -3,13 +3,13 @@
 import hydra
 from omegaconf import DictConfig
 
-from grammarlab import cli
+from grammarlab import cli, commands
 from grammarlab.config import BenchmarkConfig
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="benchmark")
 def main(config: DictConfig) -> None:
-    cli.benchmark_job(config)
+    commands.benchmark_job(config)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ compare.csv and compare.png into the first folder, or the one that `into` names.
 
 import sys
 
-from grammarlab import cli
+from grammarlab import cli, commands
 from grammarlab.config import CompareConfig
 
 if __name__ == "__main__":
-    cli.start(lambda: cli.compare_command(sys.argv[1:], __doc__), CompareConfig)
+    cli.start(lambda: commands.compare_command(sys.argv[1:], __doc__), CompareConfig)

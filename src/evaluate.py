@@ -3,13 +3,13 @@
 import hydra
 from omegaconf import DictConfig
 
-from grammarlab import cli
+from grammarlab import cli, commands
 from grammarlab.config import EvaluateConfig
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
 def main(config: DictConfig) -> None:
-    cli.evaluate_job(config)
+    commands.evaluate_job(config)
 
 
 if __name__ == "__main__":

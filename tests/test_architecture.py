@@ -37,6 +37,7 @@ FLOOR = {
     "benchmark": 8,
     "options": 8,
     "cli": 9,
+    "commands": 10,
 }
 ABOVE_TORCH = {
     "language",
@@ -47,8 +48,9 @@ ABOVE_TORCH = {
     "record",
     "sweep",
     "cli",
+    "commands",
 }  # those that must not need it
-KNOWS_HYDRA = {"cli", "options"}
+KNOWS_HYDRA = {"cli", "commands", "options"}
 
 
 def module_of(path: Path) -> str:

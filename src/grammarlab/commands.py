@@ -1,0 +1,146 @@
+"""The commands other than training: their options, what they call, what they print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from grammarlab.cli import errors_said, heavy_imports, print_unfinished, relative
+from grammarlab.config import (
+    BenchmarkConfig,
+    CompareConfig,
+    ConfigError,
+    EvaluateConfig,
+    ExportConfig,
+    GenerateConfig,
+    LanguageCheckConfig,
+    language_inline,
+    read_text,
+)
+from grammarlab.options import reason, to_config
+
+
+@errors_said(EvaluateConfig)
+def evaluate_job(config: DictConfig) -> None:
+    options = to_config(config, EvaluateConfig)
+    with heavy_imports():
+        from grammarlab import report, run
+    trained, metrics = run.evaluate(options)
+    if options.json:
+        print(json.dumps(metrics))
+        return
+    title = f"{options.checkpoint}: {trained.language.name}, seed {trained.seed}"
+    report.show(report.summary(metrics, trained.generation.temperatures, title))
+
+
+@errors_said(GenerateConfig)
+def generate_job(config: DictConfig) -> None:
+    options = to_config(config, GenerateConfig)
+    with heavy_imports():
+        from grammarlab import terminal
+        from grammarlab.prompting import Prompting
+    prompting = Prompting(options)
+    if options.interactive:
+        terminal.interact(prompting, options.prompt)
+    elif options.json:
+        terminal.print_json(prompting)
+    elif options.stream:
+        terminal.show_stream(prompting)
+    else:
+        terminal.show_samples(prompting, constrained=options.constrained)
+
+
+@errors_said(ExportConfig)
+def export_job(config: DictConfig) -> None:
+    options = to_config(config, ExportConfig)
+    with heavy_imports():
+        from grammarlab import parts
+    folder = parts.export(options)
+    print("in transformers: AutoModelForCausalLM.from_pretrained(FOLDER), AutoTokenizer.from_pretrained(FOLDER)")
+    print(relative(folder))
+
+
+@errors_said(LanguageCheckConfig)
+def language_job(config: DictConfig) -> None:
+    options = to_config(config, LanguageCheckConfig)
+    with heavy_imports():
+        from grammarlab import report, survey
+    language = options.language
+    if options.grammar is not None:
+        text = read_text("grammar", options.grammar)
+        name = Path(options.grammar).stem
+        language = dataclasses.replace(
+            language, name=name, start=options.start, grammar=text, file=None, generator=None
+        )
+    language = language_inline(language)
+    try:
+        result = survey.survey(language, options.samples, options.seed)
+    except ConfigError as error:
+        for fault in str(error).splitlines():  # every one that its grammar has
+            print(f"error: {fault}", file=sys.stderr)
+        raise SystemExit(1) from None
+    if options.json:
+        print(json.dumps(result.facts, ensure_ascii=False))
+        return
+    path = Path("outputs/languages") / f"{result.name}-{result.facts['start']}.png"
+    survey.save_figure(result, path)
+    report.show(survey.render(result))
+    print(path)
+
+
+@errors_said(BenchmarkConfig)
+def benchmark_job(config: DictConfig) -> None:
+    options = to_config(config, BenchmarkConfig)
+    with heavy_imports():
+        from grammarlab import benchmark
+    benchmark.run(options)
+
+
+def compare_command(arguments: Sequence[str], usage: str | None) -> None:
+    """Folders stand alone, options as `name=value`: no option of a folder's name needs Hydra's grammar."""
+    if {"-h", "--help"} & set(arguments):
+        print((usage or "").strip())
+        return
+    paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
+    options = [argument for argument in arguments if argument not in paths]
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(CompareConfig), OmegaConf.from_dotlist(options))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{' '.join(options)}: {reason(error)}; options are: measures, into") from None
+    assert isinstance(merged, DictConfig)
+    config = to_config(merged, CompareConfig)
+    if not paths:
+        raise ConfigError("compare.py: name at least one folder, as in: python src/compare.py outputs/sweeps/…")
+    if len(paths) > 1 and config.into is None:
+        raise ConfigError("into: must be given with several folders: into=FOLDER is where the table is written")
+    with heavy_imports():
+        from rich.console import Console
+
+        from grammarlab import report, sweep
+    try:
+        comparison = sweep.compare(sweep.load([Path(path) for path in paths]))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    known = {name for setting in comparison.settings for name in setting.measures}
+    measures = config.measures or [name for name in sweep.MEASURES if name in known]
+    if unknown := [name for name in measures if name not in known]:
+        raise ConfigError(
+            f"measures={unknown[0]}: no finished run has it; there are {', '.join(sorted(known)) or 'none'}"
+        )
+    console = Console()
+    folder = Path(config.into or paths[0])
+    if comparison.settings:
+        folder.mkdir(parents=True, exist_ok=True)
+        report.show(sweep.table(comparison, measures))
+        sweep.write_csv(comparison, folder / "compare.csv")
+        sweep.figure(comparison, measures).savefig(folder / "compare.png")
+    print_unfinished(console, comparison)
+    if not comparison.settings:
+        raise ConfigError(f"{' '.join(paths)}: no run there is finished")
+    console.print(f"{folder / 'compare.csv'}\n{folder / 'compare.png'}", highlight=False, soft_wrap=True)
