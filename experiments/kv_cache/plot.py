@@ -1,52 +1,62 @@
-"""python experiments/kv_cache/plot.py outputs/benchmarks/… : the table and picture of this study, beside this file."""
+"""python experiments/kv_cache/plot.py [outputs/benchmarks/…] : the table of this study from a benchmark, where one is
+given, and the picture from the table; both beside this file."""
 
-import csv
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from matplotlib.figure import Figure
+import altair as alt
+import polars as pl
 
 from grammarlab import figures
+from grammarlab.figures.theme import data, finished, panel, tooltip
 
 HERE = Path(__file__).resolve().parent
-COLUMNS = ("context", "batch", "speed_up", "least", "most", "operations_ratio", "seconds_with", "seconds_without")
 
 
-def speed_up_curves(cases: list[dict[str, Any]]) -> Figure:
-    """Median and range of the repeats against the context, a line a batch size; the operations' ratio in black."""
-    figure = figures.new_figure(5.0, 3.6)
-    axes = figure.subplots()
-    for batch, colour in zip(sorted({case["batch"] for case in cases}), figures.COLOURS, strict=False):
-        mine = [case for case in cases if case["batch"] == batch]
-        contexts = [case["context"] for case in mine]
-        axes.plot(contexts, [case["ratio"] for case in mine], "o-", markersize=3, color=colour, label=f"batch {batch}")
-        axes.fill_between(contexts, *zip(*(case["spread"] for case in mine), strict=True), color=colour, alpha=0.2)
-    operations = {case["context"]: case["operations_ratio"] for case in cases}
-    axes.plot(operations.keys(), operations.values(), "--", color=figures.TRUTH, label="operations")
-    axes.axhline(1, color="0.6", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(list(operations), [str(context) for context in operations])
-    axes.set_xlabel("context, tokens")
-    axes.set_ylabel("without a cache / with it")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    return figure
-
-
-def main(folder: Path) -> None:
+def read_benchmark(folder: Path) -> pl.DataFrame:
     cases = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))["cases"]
-    with (HERE / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for case in cases:
-            times = [case["ratio"], *case["spread"], case["operations_ratio"]]
-            times += [case["ours_seconds"], case["peer_seconds"]]
-            writer.writerow([case["context"], case["batch"], *(f"{value:.4g}" for value in times)])
-    speed_up_curves(cases).savefig(HERE / "curves.png")
+    return pl.DataFrame(
+        {
+            "context": [case["context"] for case in cases],
+            "batch": [case["batch"] for case in cases],
+            "speed_up": [case["ratio"] for case in cases],
+            "least": [case["spread"][0] for case in cases],
+            "most": [case["spread"][1] for case in cases],
+            "operations_ratio": [case["operations_ratio"] for case in cases],
+            "seconds_with": [case["ours_seconds"] for case in cases],
+            "seconds_without": [case["peer_seconds"] for case in cases],
+        }
+    ).with_columns(pl.col(pl.Float64).round_sig_figs(4))
+
+
+def speed_up_curves(table: pl.DataFrame) -> alt.ConcatChart:
+    """Median and range of the repeats against the context, a line a batch size; the operations' ratio in black."""
+    base = alt.Chart(data(table))
+    contexts = table["context"].unique().sort().to_list()
+    x = alt.X("context:Q", title="context, tokens", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=contexts))
+    y = alt.Y("speed_up:Q", title="without a cache / with it", scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=4))
+    batches = table["batch"].unique(maintain_order=True).to_list()
+    hue = alt.Color(
+        "batch:O",
+        title="batch",
+        legend=alt.Legend(orient="top", symbolType="circle"),
+        scale=alt.Scale(domain=batches, range=list(figures.COLOURS[: len(batches)])),
+    )
+    tips = tooltip([], ["context", "batch", "speed_up", "least", "most", "operations_ratio"])
+    even = alt.Chart(pl.DataFrame({"even": [1]})).mark_rule(color="#bbbbbb").encode(y="even:Q")
+    operations = alt.Chart(data(table.unique("context", maintain_order=True)))
+    layers = [
+        even,
+        base.mark_area(opacity=0.18).encode(x=x, y=alt.Y("least:Q"), y2="most:Q", color=hue),
+        base.mark_line(point=True).encode(x=x, y=y, color=hue, tooltip=tips),
+        operations.mark_line(color=figures.TRUTH, strokeDash=[5, 3]).encode(x=x, y="operations_ratio:Q"),
+    ]
+    caption = "line and band: median and range of the repeats; dashed: ratio of the operations"
+    return finished([panel(*layers, name="speed_up", width=380, height=260)], caption=caption)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if len(sys.argv) > 1:
+        read_benchmark(Path(sys.argv[1])).write_csv(HERE / "results.csv")
+    figures.save(speed_up_curves(pl.read_csv(HERE / "results.csv")), HERE / "curves.png")

@@ -33,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grammarlab.config import (
     BenchmarkConfig,
     ConfigError,
+    DashboardConfig,
     EvaluateConfig,
     ExportConfig,
     GenerateConfig,
@@ -54,6 +55,7 @@ for _command, _schema in (
     ("export", ExportConfig),
     ("benchmark", BenchmarkConfig),
     ("language", LanguageCheckConfig),
+    ("dashboard", DashboardConfig),
 ):
     ConfigStore.instance().store(name=f"{_command}_schema", node=_schema)
 
@@ -266,7 +268,7 @@ def _report_sweep() -> int:
 
     console = Console()
     try:
-        runs = sweep.load([folder])
+        runs = sweep.read_runs([folder])
     except ValueError:  # no job began, and what was wrong is said
         (folder / "multirun.yaml").unlink(missing_ok=True)
         if not any(folder.iterdir()):

@@ -16,6 +16,7 @@ from grammarlab.config import (
     BenchmarkConfig,
     CompareConfig,
     ConfigError,
+    DashboardConfig,
     EvaluateConfig,
     ExportConfig,
     GenerateConfig,
@@ -94,6 +95,14 @@ def language_job(config: DictConfig) -> None:
     print(path)
 
 
+@errors_said(DashboardConfig)
+def dashboard_job(config: DictConfig) -> None:
+    options = to_config(config, DashboardConfig)
+    with heavy_imports():
+        from grammarlab import dashboard
+    print(relative(dashboard.write(options)) if options.dry_run else dashboard.save(options))
+
+
 @errors_said(BenchmarkConfig)
 def benchmark_job(config: DictConfig) -> None:
     options = to_config(config, BenchmarkConfig)
@@ -112,7 +121,7 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(CompareConfig), OmegaConf.from_dotlist(options))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{' '.join(options)}: {reason(error)}; options are: measures, into") from None
+        raise ConfigError(f"{' '.join(options)}: {reason(error)}; options are: measures, baseline, into") from None
     assert isinstance(merged, DictConfig)
     config = to_config(merged, CompareConfig)
     if not paths:
@@ -122,9 +131,9 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     with heavy_imports():
         from rich.console import Console
 
-        from grammarlab import report, sweep
+        from grammarlab import figures, report, sweep
     try:
-        comparison = sweep.compare(sweep.load([Path(path) for path in paths]))
+        comparison = sweep.compare(sweep.read_runs([Path(path) for path in paths]))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     known = {name for setting in comparison.settings for name in setting.measures}
@@ -133,14 +142,23 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
         raise ConfigError(
             f"measures={unknown[0]}: no finished run has it; there are {', '.join(sorted(known)) or 'none'}"
         )
+    try:
+        differences = sweep.differences(comparison, config.baseline, measures) if config.baseline else []
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     console = Console()
     folder = Path(config.into or paths[0])
+    written = [folder / "compare.csv", folder / "compare.png"]
     if comparison.settings:
         folder.mkdir(parents=True, exist_ok=True)
         report.show(sweep.table(comparison, measures))
-        sweep.write_csv(comparison, folder / "compare.csv")
-        sweep.figure(comparison, measures).savefig(folder / "compare.png")
+        sweep.write_csv(comparison, written[0])
+        figures.save(sweep.figure(comparison, measures), written[1])
+        if config.baseline:
+            report.show(sweep.difference_table(differences, config.baseline))
+            written.append(folder / "differences.csv")
+            sweep.write_differences(differences, written[-1])
     print_unfinished(console, comparison)
     if not comparison.settings:
         raise ConfigError(f"{' '.join(paths)}: no run there is finished")
-    console.print(f"{folder / 'compare.csv'}\n{folder / 'compare.png'}", highlight=False, soft_wrap=True)
+    console.print("\n".join(map(str, written)), highlight=False, soft_wrap=True)

@@ -154,6 +154,7 @@ class Comparison:
     """A model held against a `Truth`: the measures by name, and the loss at each position."""
 
     measures: dict[str, float]
+    sentence_log_probs: Tensor  # (N,) log q of each of the truth's sentences
     loss_by_position: Tensor  # (T,) nats
     kl_by_position: Tensor  # (T,) nats: KL of the next-word distributions there, mean over the prefixes of p
 
@@ -208,7 +209,8 @@ def compare_with_truth(
             measures["truth/holdout_share"] = float(truth.weights[held_out].sum())
     else:
         measures = _estimated_measures(truth, sentence_log_q[1.0], legal_mass, divergences)
-    return Comparison(measures, by_position, (truth.weights @ divergences) / truth.reached)
+    kl_by_position = (truth.weights @ divergences) / truth.reached
+    return Comparison(measures, sentence_log_q[1.0], by_position, kl_by_position)
 
 
 def _exact_measures(

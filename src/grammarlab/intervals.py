@@ -8,6 +8,8 @@ from functools import cache
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+
 Z95 = NormalDist().inv_cdf(0.975)
 
 
@@ -44,3 +46,15 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     low = 0.0 if successes == 0 else centre - half  # exactly, where rounding would leave a trace
     high = 1.0 if successes == n else centre + half
     return low, high
+
+
+def bootstrap_interval(values: Sequence[float], *, resamples: int = 20_000, seed: int = 0) -> tuple[float, float]:
+    """Of a mean: the middle 95 % of the means of samples drawn from the values with replacement.
+
+    Source: Efron and Tibshirani, "An introduction to the bootstrap" (1993), chapter 13, the percentile interval. It is
+    too narrow for few values: by a factor of about √((n − 1) / n), and more in small samples.
+    """
+    given = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(seed).integers(len(given), size=(resamples, len(given)))
+    low, high = np.quantile(given[drawn].mean(1), (0.025, 0.975))
+    return float(low), float(high)

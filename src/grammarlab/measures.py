@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+STEP = "trainer/global_step"  # the name under which Lightning's logger for W&B writes the step
 TRAIN = ("train/loss", "train/gradient_norm", "train/learning_rate", "train/tokens_per_second")
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -158,17 +159,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, turn: Rotation | None = None, cache: LayerCache | None = None) -> Tensor:
         """(B, T, C) to the same. `mask`: what `scaled_dot_product_attention` takes, (T, S) to (B, H, T, S)."""
         B, T, C = x.shape
-        parts = [
-            part.view(B, T, size // self.head_width, self.head_width).transpose(1, 2)
-            for part, size in zip(self.qkv(x).split(self.sizes, -1), self.sizes, strict=True)
-        ]
-        if self.uniform:
-            (v,) = parts
-            q = k = v[..., :0]  # the cache of keys that are not there is of width 0
-        else:
-            q, k, v = self.query_norm(parts[0]), self.key_norm(parts[1]), parts[2]  # (B, H or K, T, D)
-        if turn is not None:
-            q, k = rotate(q, *turn), rotate(k, *turn)
+        q, k, v = self.project(x, turn)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, K, S, D)
         if self.uniform:
@@ -178,6 +169,30 @@ class Attention(nn.Module):
             bias = mask if mask.dtype == torch.bool else mask.to(q.dtype)
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=self.kv_heads != self.heads)
         return self.out(y.transpose(1, 2).reshape(B, T, C))
+
+    def project(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, C) to queries (B, H, T, D), keys and values (B, K, T, D), turned by their places where they are."""
+        B, T, _ = x.shape
+        parts = [
+            part.view(B, T, size // self.head_width, self.head_width).transpose(1, 2)
+            for part, size in zip(self.qkv(x).split(self.sizes, -1), self.sizes, strict=True)
+        ]
+        if self.uniform:
+            (v,) = parts
+            q = k = v[..., :0]  # the cache of keys that are not there is of width 0
+        else:
+            q, k, v = self.query_norm(parts[0]), self.key_norm(parts[1]), parts[2]
+        return (q, k, v) if turn is None else (rotate(q, *turn), rotate(k, *turn), v)
+
+    def weights(self, x: Tensor, mask: Tensor, turn: Rotation | None = None) -> Tensor:
+        """(B, H, T, T) what each head weighs each token's values with: `forward` has only their product."""
+        q, k, _ = self.project(x, turn)
+        k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)
+        scores = q.new_zeros(len(q), self.heads, q.shape[2], k.shape[2])
+        if not self.uniform:
+            scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_width)
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+        return scores.softmax(-1).nan_to_num(0.0)  # padding that sees nothing
 
 
 class FeedForward(nn.Module):
@@ -308,6 +323,29 @@ class Decoder(nn.Module):
         for index, block in enumerate(self.blocks):
             x = block(x, mask, turn, None if cache is None else cache.layers[index])
         return self.final_norm(x)
+
+    @torch.no_grad()
+    def attention_maps(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T) ids to each layer's attention weights and who is in sight, each (depth, B, H, T, T), the latter True
+        and False."""
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def look(attention: nn.Module, arguments: tuple[Any, ...]) -> None:
+            x, mask, turn, _ = arguments
+            assert isinstance(attention, Attention)
+            weights = attention.weights(x, mask, turn)
+            visible = mask if mask.dtype == torch.bool else mask > -math.inf
+            seen.append((weights, visible.expand(weights.shape)))
+
+        layers = (module for module in self.modules() if isinstance(module, Attention))
+        hooks = [attention.register_forward_pre_hook(look) for attention in layers]
+        try:
+            self.hidden(tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        weights, visible = zip(*seen, strict=True)
+        return torch.stack(weights), torch.stack(visible)
 
     def distance_bias(self, distance: Tensor) -> Tensor | None:
         """(…) distances to what each head adds to its scores there, (H, …); None where there is no such thing."""

@@ -72,6 +72,7 @@ def build_parts(config: TrainConfig) -> Parts:
     config = with_grammar_inline(config)
     language, notes = _read_language(config)
     vocabulary = Vocabulary(language.terminals)
+    _check_sentence(config, vocabulary)
     return Parts(
         language=language,
         vocabulary=vocabulary,
@@ -86,6 +87,21 @@ def build_parts(config: TrainConfig) -> Parts:
         model=build_model(config.model, vocabulary, config.seed),
         note="; ".join(notes) or None,
     )
+
+
+def _check_sentence(config: TrainConfig, vocabulary: Vocabulary) -> None:
+    sentence, limit = config.evaluation.sentence, config.model.context - 1
+    if sentence is None:
+        return
+    try:
+        words = len(vocabulary.word_ids(sentence.split()))
+    except ValueError as error:
+        raise ConfigError(f"evaluation.sentence={sentence}: {error}") from None
+    if words > limit:
+        raise ConfigError(
+            f"evaluation.sentence={sentence}: has {words} words; model.context={limit + 1} holds the begin token and "
+            f"{limit}"
+        )
 
 
 def _read_language(config: TrainConfig) -> tuple[Language, list[str]]:

@@ -1,11 +1,13 @@
-"""What a run's folder says about the run: `config.yaml`, and `results.json` from its first moment on."""
+"""What a run's folder says about the run: `config.yaml`, `results.json` from its first moment on, `changes.diff`."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import shutil
 import subprocess
+import tempfile
 import time
 import traceback
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +17,9 @@ from typing import Any
 import yaml
 
 from grammarlab.config import ConfigError
+
+CHANGES = "changes.diff"
+DIRTY = "+changes"
 
 
 class Record:
@@ -27,7 +32,7 @@ class Record:
         self.wandb_run: str | None = None
         self._start = time.perf_counter()
         self._versions = versions()
-        self._commit = commit()
+        self.commit = commit()
         try:
             self.path.open("x").close()
         except FileExistsError:
@@ -36,6 +41,8 @@ class Record:
         if config is not None:
             text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
             (folder / "config.yaml").write_text(text, encoding="utf-8")
+            if (self.commit or "").endswith(DIRTY) and (differing := changes()):
+                (folder / CHANGES).write_bytes(differing)
 
     def fail(self, error: BaseException) -> None:
         """Status `failed`, the message in results.json and the traceback in error.txt."""
@@ -51,7 +58,7 @@ class Record:
             "metrics": self.metrics,
             "seconds": round(time.perf_counter() - self._start, 3),
             "versions": self._versions,
-            "commit": self._commit,
+            "commit": self.commit,
             "wandb_run": self.wandb_run,
         }
         temporary = self.path.with_suffix(".tmp")
@@ -72,19 +79,38 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """The commit of this code, with `+changes` where the checkout differs from it; None where git does not know it."""
-    package = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=package, capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
-
+    root, code = _checkout()
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # not just any checkout around an installed package
-        head = git("rev-parse", "HEAD")
-        changes = git("status", "--porcelain", "--", str(package), str(package.parent.parent / "conf"))
+        # Not just any checkout around an installed package.
+        _git(root, "ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+        head = _git(root, "rev-parse", "HEAD").decode().strip()
+        return head + (DIRTY if _git(root, "status", "--porcelain", "--", *code) else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return head + ("+changes" if changes else "")
+
+
+def changes() -> bytes:
+    """In what the checkout differs from its commit, new files included: as `git apply` takes it from that commit."""
+    root, code = _checkout()
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # new files enter a copy of the index, not the user's own
+            index = shutil.copy(root / _git(root, "rev-parse", "--git-path", "index").decode().strip(), folder)
+            _git(root, "add", "--intent-to-add", "--", *code, index=index)
+            return _git(root, "diff", "--binary", "--no-ext-diff", "--no-color", "HEAD", "--", *code, index=index)
+    except (OSError, subprocess.SubprocessError):
+        return b""
+
+
+def _checkout() -> tuple[Path, list[str]]:
+    """The folder above `src`, and what there makes the numbers of a run."""
+    root = Path(__file__).resolve().parents[2]
+    return root, [name for name in ("src", "conf") if (root / name).is_dir()]
+
+
+def _git(root: Path, *arguments: str, index: str | None = None) -> bytes:
+    environment = {**os.environ, **({"GIT_INDEX_FILE": index} if index else {})}
+    done = subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, timeout=10, check=True)
+    return done.stdout
 
 
 def record_failure(folder: Path, error: BaseException, name: str) -> None:

@@ -21,9 +21,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 
-from grammarlab import tracking
+from grammarlab import findings, tables, tracking
 from grammarlab.callbacks import Checkpoints, Interrupted, Measure, ProgressBar, StopOnSignal, copy_whole
-from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, TrainConfig
+from grammarlab.config import Accelerator, ConfigError, EvaluateConfig, LoggerName, TrainConfig
 from grammarlab.measures import TRAIN, measure_names, split_measures
 from grammarlab.parts import (
     Parts,
@@ -105,18 +105,19 @@ def train(
             stop.listening(),
             quiet_libraries(),
             _metrics_file(None if dev else folder / "metrics.csv", measures) as metrics_file,
-            tracking.wandb_logger(
+            tracking.run_logger(
                 config.logger,
-                {**plain, "folder": str(folder)},
+                folder,
+                {**plain, "folder": str(folder), "commit": record.commit},
                 measures=measures,
                 name=name,
                 group=config.group or group,
-                tags=config.tags,
+                tags=[*config.tags, config.language.name],
                 enabled=not dev,
-            ) as wandb_logger,
+            ) as logger,
         ):
-            if wandb_logger is not None:
-                record.wandb_run = tracking.wandb_run_folder(wandb_logger)
+            if config.logger.name == LoggerName.wandb and logger is not None:
+                record.wandb_run = tracking.wandb_run_folder(logger)
             task = DecoderTask(
                 parts.model,
                 config.optimizer,
@@ -126,7 +127,7 @@ def train(
             callbacks: list[Callback] = [measure, *([checkpoints] if checkpoints else []), stop]
             if progress_bar and config.trainer.enable_progress_bar:
                 callbacks.insert(0, ProgressBar())
-            loggers = [logger for logger in (metrics_file, wandb_logger) if logger is not None]
+            loggers = [each for each in (metrics_file, logger) if each is not None]
             trainer = build_trainer(config, folder, loggers, callbacks, max_steps=_max_steps(config))
             if config.checkpoint is None:
                 trainer.validate(task, datamodule=parts.data, verbose=False)
@@ -140,13 +141,8 @@ def train(
             if measure.step != trainer.global_step or dev:
                 trainer.validate(task, datamodule=parts.data, verbose=False)
             trainer.test(task, datamodule=parts.data, verbose=False)
-            assert measure.comparison is not None
-            if not dev:
-                tracking.write_samples(folder / "samples.csv", measure.samples)
-                tracking.write_positions(folder / "positions.csv", measure.comparison, parts.truth)
-            if wandb_logger is not None:
-                loss, entropy = measure.comparison.loss_by_position, parts.truth.entropy_by_position
-                tracking.log_result(wandb_logger, measure.samples, loss.tolist(), entropy.tolist())
+            if metrics_file is not None:
+                _record_findings(config, folder, trainer, parts, measure, metrics_file, logger, name)
         record.metrics = {} if metrics_file is None else dict(metrics_file.last)
         record.write("dev" if dev else "finished")
     except Interrupted as error:
@@ -156,6 +152,41 @@ def train(
         record.fail(error)
         raise
     return record.metrics
+
+
+def _record_findings(
+    config: TrainConfig,
+    folder: Path,
+    trainer: pl.Trainer,
+    parts: Parts,
+    measure: Measure,
+    metrics_file: tracking.MetricsFile,
+    logger: tracking.RunLogger | None,
+    name: str,
+) -> None:
+    """The tables of the last evaluation into the folder; the figures from them to the logger."""
+    assert measure.comparison is not None
+    with trainer.precision_plugin.forward_context():  # as it was trained
+        found = findings.collect(
+            parts.model,
+            parts.truth,
+            measure.comparison,
+            measure.samples,
+            evaluation=config.evaluation,
+            generation=config.generation,
+        )
+    tables.write(folder, found)
+    if logger is not None:
+        curves = tables.read(folder, "metrics")
+        assert curves is not None
+        drawn = tracking.pictures(
+            found,
+            curves,
+            tables.sampled(metrics_file.last, config.generation.temperatures),
+            setting=name,
+            seed=config.seed,
+        )
+        tracking.log_result(logger, found, drawn)
 
 
 def build_trainer(

@@ -162,7 +162,5 @@ def _number(value: float | None, missing: str = "infinite") -> str:
 
 
 def save_figure(result: Survey, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figures.length_law(result.law, result.facts["mean_length"], f"{result.name} from {result.facts['start']}").savefig(
-        path
-    )
+    title = f"{result.name} from {result.facts['start']}"
+    figures.save(figures.length_law(result.law, result.facts["mean_length"], title), path)

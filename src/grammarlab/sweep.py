@@ -1,4 +1,11 @@
-"""Many runs as one result: a row for each setting, means and intervals over its seeds."""
+"""Many runs as one result: a row for each run as a data frame, or for each setting with intervals over its seeds.
+
+    frame = load("outputs/sweeps/SWEEP")
+    frame.filter(pl.col("status") == "finished").group_by("model.causal").agg(pl.col("truth/kl").mean())
+
+Frames are those of polars: a measure that was not taken is null and left out of a mean, one that is not a number makes
+the mean NaN. Where the two are the same thing, as in pandas, a run that diverged would vanish from its mean in silence.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import yaml
 from rich import box
 from rich.table import Table
 
 from grammarlab import figures
-from grammarlab.intervals import mean_and_half
+from grammarlab.intervals import bootstrap_interval, mean_and_half
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import altair as alt
 
 # What a setting is shown by when nothing else is asked for.
 MEASURES = ("val/excess_loss", "truth/kl", "truth/validity", "truth/coverage")
@@ -46,13 +54,65 @@ class Run:
     error: str | None
     options: dict[str, Any]  # flat: `model.width`
     metrics: dict[str, float]
+    seconds: float | None = None
+    commit: str | None = None
 
     @property
     def finished(self) -> bool:
         return self.status == "finished"
 
 
-def load(paths: Sequence[Path]) -> list[Run]:
+def load(path: str | Path | Sequence[str | Path]) -> pl.DataFrame:
+    """A row for each run in a folder or several, each a run or a folder of runs.
+
+    Columns: `run` (its folder), `name`, `status` (`finished`, `failed`, `interrupted`, `dev`), `error`, `seconds`,
+    `commit`, `repeat` (another run before it has the same options and seed: no new evidence), each option by its name
+    (`model.width`), each measure (`truth/kl`). Only a finished run has measures; those of all others are null.
+
+    Raises `ValueError` where there is no run, or a damaged one.
+    """
+    runs = read_runs([Path(each) for each in ([path] if isinstance(path, (str, Path)) else path)])
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    repeats = []
+    for run in runs:
+        key = tuple((name, _key(value)) for name, value in run.options.items() if name == "seed" or _is_setting(name))
+        repeats.append(run.finished and key in seen)
+        if run.finished:
+            seen.add(key)
+    options = list(dict.fromkeys(name for run in runs for name in run.options if name not in _ABOUT_A_RUN))
+    measures = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    return pl.DataFrame(
+        [
+            pl.Series("run", [str(run.folder) for run in runs]),
+            pl.Series("name", [run.name for run in runs]),
+            pl.Series("status", [run.status for run in runs]),
+            pl.Series("error", [run.error for run in runs], dtype=pl.String),
+            pl.Series("seconds", [run.seconds for run in runs], dtype=pl.Float64),
+            pl.Series("commit", [run.commit for run in runs], dtype=pl.String),
+            pl.Series("repeat", repeats),
+            *(_option_column(name, [run.options.get(name) for run in runs]) for name in options),
+            *(
+                pl.Series(name, [run.metrics.get(name) if run.finished else None for run in runs], dtype=pl.Float64)
+                for name in measures
+            ),
+        ]
+    )
+
+
+_ABOUT_A_RUN = ("name",)  # options that the columns of the same name say better
+
+
+def _option_column(name: str, values: Sequence[Any]) -> pl.Series:
+    """Numbers as numbers; values of several kinds, and lists, as they are written."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return pl.Series(name, [None if value is None else float(value) for value in values])
+    if kinds in ({bool}, {int}, {float}, {str}):
+        return pl.Series(name, values)
+    return pl.Series(name, [None if value is None else _written(value) for value in values], dtype=pl.String)
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in the given folders, each a run or a folder of runs. Raises `ValueError` where there is none."""
     runs: list[Run] = []
     for path in paths:
@@ -82,6 +142,8 @@ def _load_run(folder: Path) -> Run:
             results.get("error"),
             _flat(config),
             results["metrics"],
+            results.get("seconds"),
+            results.get("commit"),
         )
     except (ValueError, KeyError, yaml.YAMLError) as error:
         raise ValueError(f"{folder}: results.json or config.yaml cannot be read ({type(error).__name__})") from None
@@ -113,6 +175,7 @@ class Setting:
     options: dict[str, Any]  # those in which the settings differ
     seeds: tuple[int, ...]
     measures: dict[str, Interval]
+    runs: tuple[Run, ...]  # one for each seed
 
     @property
     def label(self) -> str:
@@ -135,10 +198,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     finished = [run for run in runs if run.finished]
     names = list(dict.fromkeys(name for run in finished for name in run.options))
     differing = [
-        name
-        for name in names
-        if not any(name == fixed or name.startswith(f"{fixed}.") for fixed in _NOT_A_SETTING)
-        and len({_key(run.options.get(name)) for run in finished}) > 1
+        name for name in names if _is_setting(name) and len({_key(run.options.get(name)) for run in finished}) > 1
     ]
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in finished:
@@ -152,6 +212,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
             options=_shown({name: group[0].options.get(name) for name in differing}),
             seeds=tuple(by_seed),
             measures=_intervals(list(by_seed.values())),
+            runs=tuple(by_seed.values()),
         )
         settings.append(setting)
         if len(by_seed) < len(group):
@@ -159,6 +220,10 @@ def compare(runs: Sequence[Run]) -> Comparison:
                 f"{setting.label}: {len(group) - len(by_seed)} of {len(group)} runs repeat a seed: counted once"
             )
     return Comparison(settings, [run for run in runs if not run.finished], notes)
+
+
+def _is_setting(option: str) -> bool:
+    return not any(option == fixed or option.startswith(f"{fixed}.") for fixed in _NOT_A_SETTING)
 
 
 def _shown(options: dict[str, Any]) -> dict[str, Any]:
@@ -223,21 +288,78 @@ def write_csv(comparison: Comparison, path: Path) -> None:
             writer.writerow([*map(_written, setting.options.values()), len(setting.seeds), *cells])
 
 
-def figure(comparison: Comparison, measures: Sequence[str] = MEASURES) -> Figure:
-    """Each measure against the settings: a point for each seed, the mean and its interval."""
-    shown = [m for m in measures if any(m in setting.measures for setting in comparison.settings)]
-    return figures.settings(
-        [setting.label for setting in comparison.settings],
-        {
-            name: [
-                (setting.measures[name].mean, setting.measures[name].half, setting.measures[name].values)
-                if name in setting.measures
-                else None
-                for setting in comparison.settings
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting less the baseline in one measure, paired over the seeds that both have."""
+
+    setting: str
+    measure: str
+    seeds: int
+    mean: float
+    low: float | None  # of the 95 % bootstrap interval over seeds; None for a single seed
+    high: float | None
+
+
+def differences(comparison: Comparison, baseline: str, measures: Sequence[str] = MEASURES) -> list[Difference]:
+    """Every other setting against the one with that label. Seeds of both are compared pairwise: what a seed does to
+    data and first weights falls out of the difference.
+
+    Raises `ValueError` for a baseline that is none of the settings.
+    """
+    settings = {setting.label: setting for setting in comparison.settings}
+    if baseline not in settings:
+        raise ValueError(f"baseline={baseline}: no such setting; there are {'; '.join(settings)}")
+    base = dict(zip(settings[baseline].seeds, settings[baseline].runs, strict=True))
+    found = []
+    for label, setting in settings.items():
+        if label == baseline:
+            continue
+        for measure in measures:
+            pairs = [
+                run.metrics[measure] - base[seed].metrics[measure]
+                for seed, run in zip(setting.seeds, setting.runs, strict=True)
+                if seed in base and measure in run.metrics and measure in base[seed].metrics
             ]
-            for name in shown
-        },
+            if pairs:
+                ends = bootstrap_interval(pairs) if len(pairs) > 1 else (None, None)
+                found.append(Difference(label, measure, len(pairs), sum(pairs) / len(pairs), *ends))
+    return found
+
+
+def difference_table(found: Sequence[Difference], baseline: str) -> Table:
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"less {baseline}",
+        title_justify="left",
+        caption="paired over seeds; 95 % bootstrap interval",
+        caption_justify="left",
     )
+    for column in ("setting", "measure"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("seeds", "difference", "95 %"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for each in found:
+        ends = "–" if each.low is None else f"{each.low:+.4g} … {each.high:+.4g}"
+        shown.add_row(each.setting, each.measure, str(each.seeds), f"{each.mean:+.4g}", ends)
+    return shown
+
+
+def write_differences(found: Sequence[Difference], path: Path) -> None:
+    pl.DataFrame(found).write_csv(path)
+
+
+def figure(comparison: Comparison, measures: Sequence[str] = MEASURES) -> alt.ConcatChart:
+    """Each measure against the settings: a point for each seed, the mean and its interval."""
+    rows = [
+        (setting.label, seed, measure, run.metrics[measure])
+        for setting in comparison.settings
+        for seed, run in zip(setting.seeds, setting.runs, strict=True)
+        for measure in measures
+        if measure in run.metrics
+    ]
+    schema = {"setting": pl.String, "seed": pl.Int64, "measure": pl.String, "value": pl.Float64}
+    return figures.settings(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 def _written(value: Any) -> str:

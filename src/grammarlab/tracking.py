@@ -1,28 +1,36 @@
-"""Where a run is written: its own CSV always, Weights & Biases besides."""
+"""Where a run is written: its own CSV always, Weights & Biases or TensorBoard besides."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import polars as pl
+import yaml
 from lightning.pytorch.loggers.logger import Logger
 
 from grammarlab import figures
 from grammarlab.config import ConfigError, LoggerConfig, LoggerMode, LoggerName
-from grammarlab.evaluation import Comparison, Sample, Truth
+from grammarlab.measures import STEP
+from grammarlab.record import CHANGES
+from grammarlab.tables import table
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import WandbLogger
+    import altair as alt
+    from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
-SAMPLE_COLUMNS = ("temperature", "text", "valid", "log_prob_language", "log_prob_model")
+RunLogger: TypeAlias = "WandbLogger | TensorBoardLogger"
 # W&B's server refuses longer ones, but only when an offline run is uploaded: after the experiment.
 NAME_LIMIT, TAG_LIMIT = 128, 64
-STEP = "trainer/global_step"  # the name under which Lightning's logger writes the step
 
 
 class MetricsFile(Logger):
@@ -80,8 +88,9 @@ def summary_of(measure: str) -> str:
 
 
 @contextmanager
-def wandb_logger(
+def run_logger(
     config: LoggerConfig,
+    folder: Path,
     run_config: Mapping[str, Any],
     *,
     measures: Sequence[str],
@@ -89,14 +98,55 @@ def wandb_logger(
     group: str | None,
     tags: Sequence[str],
     enabled: bool = True,
-) -> Iterator[WandbLogger | None]:
-    """A W&B run in the one store, closed in every case with its exit code; None where the logger is another.
+) -> Iterator[RunLogger | None]:
+    """Where a run is written besides its own folder, closed in every case; None where nowhere.
 
-    Nothing of wandb is imported unless it is used. With WANDB_MODE=disabled in the environment nothing is written.
+    Nothing of wandb or tensorboard is imported unless it is used. With WANDB_MODE=disabled in the environment nothing
+    is written for W&B.
     """
-    if not enabled or config.name != LoggerName.wandb or os.environ.get("WANDB_MODE") == "disabled":
+    if not enabled or config.name in (LoggerName.csv, LoggerName.none):
         yield None
-        return
+    elif config.name == LoggerName.tensorboard:
+        with _tensorboard_logger(folder, run_config) as logger:
+            yield logger
+    elif os.environ.get("WANDB_MODE") == "disabled":
+        yield None
+    else:
+        with _wandb_logger(config, folder, run_config, measures=measures, name=name, group=group, tags=tags) as logger:
+            yield logger
+
+
+@contextmanager
+def _tensorboard_logger(folder: Path, run_config: Mapping[str, Any]) -> Iterator[TensorBoardLogger]:
+    """An event file in the run's own folder, so that `tensorboard --logdir` shows a sweep's jobs by their numbers."""
+    if find_spec("tensorboard") is None:
+        raise ConfigError('logger=tensorboard: needs the package tensorboard (pip install "grammarlab[tensorboard]")')
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    logger = TensorBoardLogger(save_dir=folder, name="", version="tensorboard", default_hp_metric=False)
+    try:
+        logger.experiment.add_text("config", "\n".join(f"    {line}" for line in _yaml_lines(run_config)))
+        yield logger
+    finally:
+        logger.experiment.close()
+
+
+def _yaml_lines(run_config: Mapping[str, Any]) -> list[str]:
+    return yaml.safe_dump(dict(run_config), sort_keys=False, allow_unicode=True).splitlines()
+
+
+@contextmanager
+def _wandb_logger(
+    config: LoggerConfig,
+    folder: Path,
+    run_config: Mapping[str, Any],
+    *,
+    measures: Sequence[str],
+    name: str,
+    group: str | None,
+    tags: Sequence[str],
+) -> Iterator[WandbLogger]:
+    """A W&B run in the one store, closed in every case with its exit code."""
     store = Path(config.store).absolute()
     store.mkdir(parents=True, exist_ok=True)
     # Tables and caches are kept beside the runs: in a home folder they would be lost with the machine.
@@ -111,7 +161,7 @@ def wandb_logger(
                 project=config.project,
                 name=shortened(name, NAME_LIMIT),
                 group=shortened(group, NAME_LIMIT) if group else None,
-                tags=[shortened(tag, TAG_LIMIT) for tag in tags],
+                tags=[shortened(tag, TAG_LIMIT) for tag in dict.fromkeys(tags) if tag],
                 dir=store,
                 mode="online" if config.mode == LoggerMode.online else "offline",
                 config=dict(run_config),
@@ -128,6 +178,9 @@ def wandb_logger(
             run.define_metric(STEP)
             for measure in measures:
                 run.define_metric(measure, step_metric=STEP, summary=summary_of(measure))
+            if (folder / CHANGES).exists():  # copied: W&B would keep a link, which an upload may find broken
+                kept = shutil.copy(folder / CHANGES, run.dir)
+                run.save(kept, base_path=run.dir, policy="now")
             yield WandbLogger(experiment=run)
             exit_code = 0
         except BaseException as error:
@@ -137,40 +190,62 @@ def wandb_logger(
             run.finish(exit_code=exit_code)
 
 
-def wandb_run_folder(logger: WandbLogger) -> str:
+def wandb_run_folder(logger: RunLogger) -> str:
     return str(Path(logger.experiment.dir).parent)
 
 
-def write_samples(path: Path, samples: Sequence[Sample]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(SAMPLE_COLUMNS)
-        writer.writerows(_sample_rows(samples))
+def pictures(
+    tables: Mapping[str, pl.DataFrame], curves: pl.DataFrame, sampled: pl.DataFrame, *, setting: str, seed: int
+) -> dict[str, alt.ConcatChart]:
+    """The figures of one run by name: the same as in a board, of a sweep of one."""
+    mark = {"setting": pl.lit(setting), "seed": pl.lit(seed)}
+    sentences = tables["sentences"]
+    exact = tables.get("temperatures", table("temperatures")).filter(pl.col("temperature") > 0)
+    return {
+        "learning_curves": figures.learning_curves(curves.with_columns(**mark)),
+        "positions": figures.positions(tables["positions"].with_columns(**mark)),
+        "temperatures": figures.temperatures(
+            exact.with_columns(**mark), sampled.filter(pl.col("temperature") > 0).with_columns(**mark)
+        ),
+        "sentences": figures.sentences(sentences.with_columns(**mark), (sentences["exact"] == "yes").all()),
+        "attention": figures.attention(tables["attention"]),
+        "next_words": figures.next_words(tables["next_words"]),
+    }
 
 
-def write_positions(path: Path, comparison: Comparison, truth: Truth) -> None:
-    """A row for each predicted token of a sentence: nats, means over the true sentences that get there."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["position", "reached", "entropy", "loss", "kl"])
-        columns = (truth.reached, truth.entropy_by_position, comparison.loss_by_position, comparison.kl_by_position)
-        writer.writerows((i, *row) for i, row in enumerate(zip(*(c.tolist() for c in columns), strict=True), start=1))
+def log_result(logger: RunLogger, tables: Mapping[str, pl.DataFrame], drawn: Mapping[str, alt.ConcatChart]) -> None:
+    """The tables of samples and of the sentences' probabilities, and the figures, once at the end of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / f"{name}.png" for name in drawn}
+        for name, path in paths.items():
+            figures.save(drawn[name], path)
+        if logger.__class__.__name__ == "WandbLogger":
+            import wandb
+
+            logged = {
+                name: wandb.Table(columns=[*tables[name].columns], data=[list(row) for row in tables[name].rows()])
+                for name in ("samples", "sentences")
+            }
+            images = {f"figures/{name}": wandb.Image(str(path)) for name, path in paths.items()}
+            logger.experiment.log({**logged, **images})
+        else:
+            from PIL import Image
+
+            for name, path in paths.items():
+                pixels = np.asarray(Image.open(path).convert("RGB"))
+                logger.experiment.add_image(f"figures/{name}", pixels, dataformats="HWC")
+            for name in ("samples", "sentences"):
+                logger.experiment.add_text(name, _markdown(tables[name]))
 
 
-def log_result(logger: WandbLogger, samples: Sequence[Sample], loss: Sequence[float], entropy: Sequence[float]) -> None:
-    """The table of samples and the picture of loss by position, once at the end of a run."""
-    import wandb
+def _markdown(content: pl.DataFrame, rows: int = 200) -> str:
+    """For TensorBoard's texts: words in code marks, so that `<` and `*` are shown as they are."""
 
-    logger.experiment.log(
-        {
-            "samples": wandb.Table(columns=list(SAMPLE_COLUMNS), data=_sample_rows(samples)),
-            "loss_by_position": wandb.Image(figures.loss_by_position(loss, entropy)),
-        }
-    )
+    def cell(value: object) -> str:
+        return f"`{value}`".replace("|", "\\|") if isinstance(value, str) and value else str(value)
 
-
-def _sample_rows(samples: Sequence[Sample]) -> list[list[Any]]:
-    return [[s.temperature, s.text, "yes" if s.valid else "no", s.log_prob_language, s.log_prob_model] for s in samples]
+    lines = [content.columns, ["---"] * content.width, *([cell(v) for v in row] for row in content.head(rows).rows())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 @contextmanager

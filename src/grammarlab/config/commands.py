@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
-from grammarlab.config.training import LanguageConfig, at_least, check_seed, check_temperature, require
+from grammarlab.config.training import (
+    GenerationConfig,
+    LanguageConfig,
+    at_least,
+    check_seed,
+    check_temperature,
+    check_temperatures,
+    require,
+)
 
 
 class BenchmarkName(StrEnum):
@@ -118,7 +126,36 @@ class CompareConfig:
     """Many runs as one table."""
 
     measures: list[str] | None = None  # null: the usual ones
+    baseline: str | None = None  # a setting as the table names it: each other one less this one, paired over seeds
     into: str | None = None  # folder for compare.csv and compare.png; null: the first one compared
+
+
+@dataclass(kw_only=True, slots=True)
+class DashboardConfig:
+    """What Weights & Biases shows of a project: its workspace, or the report of a sweep."""
+
+    project: str = "grammarlab"
+    entity: str | None = None  # the user or team; null: that of the account
+    name: str | None = None  # null: as the project, or the sweep
+    sweep: str | None = None  # its folder, or its group at W&B: the report of it instead of the workspace
+    temperatures: list[float] = field(default_factory=lambda: GenerationConfig().temperatures)
+    exact: bool = True  # false: for languages beyond evaluation.enumeration_limit
+    dry_run: bool = False  # write the workspace as JSON instead of saving it at W&B
+    into: str | None = None  # that file; null: outputs/dashboard.json
+
+    def __post_init__(self) -> None:
+        for option, limit in (("project", 128), ("entity", 128), ("name", 128), ("sweep", None)):
+            value = getattr(self, option)
+            allowed = f"must have 1 to {limit} characters" if limit else "must not be empty"
+            require(value is None or 0 < len(value) <= (limit or len(value)), option, value, allowed)
+        check_temperatures("temperatures", self.temperatures)
+        require(self.into is None or self.dry_run, "into", self.into, "needs dry_run=true")
+        require(
+            not (self.dry_run and self.sweep),
+            "sweep",
+            self.sweep,
+            "and dry_run=true exclude each other: a report is laid out by the server",
+        )
 
 
 @dataclass(kw_only=True, slots=True)

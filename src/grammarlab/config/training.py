@@ -69,6 +69,7 @@ class Schedule(StrEnum):
 
 class LoggerName(StrEnum):
     wandb = auto()
+    tensorboard = auto()
     csv = auto()
     none = auto()
 
@@ -338,6 +339,7 @@ class EvaluationConfig:
     enumeration_limit: int = 10_000  # derivations up to which the measures are sums over all sentences
     samples: int = 2_000  # sentences drawn from the language where it is larger than that
     batch_size: int = 1_024  # sentences a pass
+    sentence: str | None = None  # whose attention and next words are recorded; null: the most probable one
 
     def __post_init__(self) -> None:
         at_least(0, evaluation__enumeration_limit=self.enumeration_limit)
@@ -355,16 +357,7 @@ class GenerationConfig:
     recorded: int = 50  # sentences at each temperature that samples.csv and the W&B table show
 
     def __post_init__(self) -> None:
-        temperatures = self.temperatures
-        require(len(temperatures) > 0, "generation.temperatures", temperatures, "must name at least one")
-        for temperature in temperatures:
-            check_temperature("generation.temperatures", temperature)
-        require(
-            len(set(temperatures)) == len(temperatures),
-            "generation.temperatures",
-            temperatures,
-            "must all differ",
-        )
+        check_temperatures("generation.temperatures", self.temperatures)
         at_least(1, generation__draws=self.draws, generation__recorded=self.recorded)
         require(
             self.samples >= 2 * self.draws,
@@ -378,9 +371,16 @@ def check_temperature(option: str, value: float) -> None:
     require(0 <= value < math.inf, option, value, "must be 0 (greedy) or positive and finite")
 
 
+def check_temperatures(option: str, values: list[float]) -> None:
+    require(len(values) > 0, option, values, "must name at least one")
+    for value in values:
+        check_temperature(option, value)
+    require(len(set(values)) == len(values), option, values, "must all differ")
+
+
 @dataclass(kw_only=True, slots=True)
 class LoggerConfig:
-    """Where a run is written besides its own folder. `csv` and `none` both mean: nowhere."""
+    """Where a run is written besides its metrics.csv and tables: `csv` and `none` both mean nowhere."""
 
     name: LoggerName = LoggerName.wandb
     project: str = "grammarlab"
