@@ -36,6 +36,7 @@ FLOOR = {
     "prompting": 6,
     "run": 7,
     "terminal": 7,
+    "board": 8,
     "benchmark": 8,
     "options": 8,
     "dashboard": 7,
@@ -51,6 +52,7 @@ ABOVE_TORCH = {
     "vocabulary",
     "record",
     "sweep",
+    "board",
     "cli",
     "commands",
 }  # those that must not need it

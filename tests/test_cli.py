@@ -280,8 +280,8 @@ def test_compare_writes_the_table_and_the_picture(command: Command) -> None:
     [
         (["nowhere"], "nowhere: no such folder"),
         (["."], ".: holds no run (a run has a results.json)"),
-        ([".", "measure=x"], "measure=x: Key 'measure' not in 'CompareConfig'; options are: measures, into"),
-        ([".", "measures=x"], "measures=x: must be a list, written [a,b]; options are: measures, into"),
+        ([".", "measure=x"], "measure=x: Key 'measure' not in 'CompareConfig'; options are: measures, baseline, into"),
+        ([".", "measures=x"], "measures=x: must be a list, written [a,b]; options are: measures, baseline, into"),
         ([".", ".."], "into: must be given with several folders: into=FOLDER is where the table is written"),
         ([], "compare.py: name at least one folder, as in: python src/compare.py outputs/sweeps/…"),
     ],

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import yaml
 from conftest import captions, small_config
 
-from grammarlab import run
+from grammarlab import record, run
 from grammarlab.callbacks import Interrupted, Measure, StopOnSignal
 from grammarlab.config import (
     ConfigError,
@@ -73,15 +74,67 @@ def test_a_run_leaves_what_the_design_names(tmp_path: Path) -> None:
     assert content["wandb_run"] is None
     assert content["seconds"] > 0
     assert {"python", "torch", "lightning", "grammarlab"} <= content["versions"].keys()
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert sorted({path.name for path in folder.iterdir()} - {"changes.diff"}) == [
+        "attention.csv",
         "checkpoints",
         "config.yaml",
         "metrics.csv",
+        "next_words.csv",
         "positions.csv",
         "results.json",
         "samples.csv",
+        "sentences.csv",
+        "temperatures.csv",
     ]
+    assert (folder / "changes.diff").exists() == str(content["commit"]).endswith("+changes")
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+
+
+def test_changes_rebuild_the_code_from_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = tmp_path / "checkout"
+    code, conf = checkout / "src/grammarlab", checkout / "conf"
+
+    def git(*arguments: str, cwd: Path = checkout) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(["git", *identity, *arguments], cwd=cwd, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def content(root: Path) -> dict[str, bytes]:
+        files = (path for name in ("src", "conf") for path in (root / name).rglob("*") if path.is_file())
+        return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+    code.mkdir(parents=True)
+    conf.mkdir()
+    git("init", "-q")
+    for path in (code / "record.py", code / "gone.py", conf / "train.yaml"):
+        path.write_text("one\ntwo\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    head = git("rev-parse", "HEAD").strip()
+    monkeypatch.setattr(record, "__file__", str(code / "record.py"))
+    assert record.commit() == head
+    assert record.changes() == b""
+
+    (checkout / "README.md").write_text("no code\n")
+    assert record.commit() == head
+    (code / "record.py").write_text("one\nzwei\n")
+    (code / "gone.py").unlink()
+    (conf / "train.yaml").write_text("staged\n")
+    git("add", "conf")
+    (conf / "new é.yaml").write_bytes("neu: é".encode())
+    (code / "picture.png").write_bytes(bytes(range(256)))
+    before = git("status", "--porcelain")
+    assert record.commit() == f"{head}+changes"
+    record.Record(tmp_path, {}, "run").write("finished")
+    assert git("status", "--porcelain") == before  # nobody's index is touched
+    assert results(tmp_path)["commit"] == f"{head}+changes"
+
+    git("clone", "-q", str(checkout), str(tmp_path / "clone"))
+    git("apply", str(tmp_path / "changes.diff"), cwd=tmp_path / "clone")
+    assert content(tmp_path / "clone") == content(checkout)
+
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "elsewhere/src/grammarlab/record.py"))
+    assert (record.commit(), record.changes()) == (None, b"")
 
 
 def test_metrics_file_holds_every_measure_at_start_intervals_and_end(tmp_path: Path) -> None:
@@ -158,7 +211,8 @@ def test_a_dev_run_does_every_part_once_and_leaves_no_result(tmp_path: Path) -> 
     run.train(config, tmp_path / "run", progress_bar=False)
     assert results(tmp_path / "run")["status"] == "dev"
     assert results(tmp_path / "run")["metrics"] == {}
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "results.json"]
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left - {"changes.diff"} == {"config.yaml", "results.json"}
 
 
 # ---- repeated, resumed ---------------------------------------------------------------------------------------------

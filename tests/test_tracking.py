@@ -1,22 +1,26 @@
-"""What is written: the metrics file, and Weights & Biases read back from the file of an offline run."""
+"""What is written: the metrics file; Weights & Biases and TensorBoard read back from the files of a run."""
 
 import csv
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 import wandb_file
 from conftest import ROOT, SMALL, Ended
 from lightning.pytorch.loggers.logger import Logger
 
+from grammarlab import tables
 from grammarlab.tracking import MetricsFile, shortened, summary_of
 
 Command = Callable[..., Ended]
 WITH_WANDB = [option for option in SMALL if option != "logger=csv"]
+FIGURES = ("attention", "learning_curves", "next_words", "positions", "sentences", "temperatures")
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +82,8 @@ def test_a_sweep_is_one_store_with_a_run_for_each_job(command: Command) -> None:
         assert run.run.run_group == sweep.name
         assert run.run.display_name == f"model.heads=4 seed={int(job) + 1}"
         assert run.run.project == "grammarlab"
-        assert list(run.run.tags) == ["one", "2"]
+        assert list(run.run.tags) == ["one", "2", "captions"]
+        assert run.config["commit"] == content["commit"]
         assert run.config["model"]["causal"] is True
         assert run.config["model"]["width"] == 32
         assert run.config["seed"] == int(job) + 1
@@ -111,19 +116,76 @@ def test_the_run_file_holds_every_value_of_metrics_csv(command: Command) -> None
         assert any(name in row for row in run.history)
 
 
-def test_samples_and_the_picture_are_in_the_store(command: Command) -> None:
+def test_samples_and_pictures_are_in_the_store(command: Command) -> None:
     ended = command("train", *WITH_WANDB)
     folder = Path(str(results(ended.last_line)["wandb_run"]))
-    (table,) = (folder / "files/media/table").glob("*.json")
-    rows = json.loads(table.read_text())
-    with (Path(ended.last_line) / "samples.csv").open() as file:
-        samples = list(csv.DictReader(file))
-    assert rows["columns"] == list(samples[0])
-    assert [row[1] for row in rows["data"]] == [sample["text"] for sample in samples]
-    (picture,) = (folder / "files/media/images").glob("*.png")
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    media = wandb_file.read(folder).media
+    assert set(media) == {"samples", "sentences", *(f"figures/{name}" for name in FIGURES)}
+    for name in ("samples", "sentences"):
+        content = json.loads((folder / "files" / media[name]).read_text())
+        written = tables.read(Path(ended.last_line), name)
+        assert written is not None
+        assert content["columns"] == written.columns
+        assert [tuple(row) for row in content["data"]] == written.rows()
+    assert "wrong_at" in tables.SCHEMAS["samples"]
+    for name in FIGURES:
+        assert (folder / "files" / media[f"figures/{name}"]).read_bytes().startswith(b"\x89PNG")
     for kind in ("data", "cache", "config"):  # nothing is staged in a home folder
         assert f"WANDB_{kind.upper()}_DIR" not in os.environ
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_what_the_code_differed_in_is_kept_beside_the_run(
+    command: Command, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    difference = "diff --git a/src/é.py b/src/é.py\n".encode()
+    monkeypatch.setattr("grammarlab.record.commit", lambda: "a" * 40 + ("+changes" if changed else ""))
+    monkeypatch.setattr("grammarlab.record.changes", lambda: difference)
+    ended = command("train", *WITH_WANDB, "trainer.max_steps=1", "tags=[captions]")
+    assert ended.status == 0, ended.err
+    folder = Path(str(results(ended.last_line)["wandb_run"]))
+    run = wandb_file.read(folder)
+    assert run.config["commit"] == results(ended.last_line)["commit"]
+    assert list(run.run.tags) == ["captions"]  # once, and not refused for being there twice
+    assert ("changes.diff" in run.files) == changed
+    kept = folder / "files/changes.diff"
+    assert kept.exists() == changed
+    if changed:
+        (Path(ended.last_line) / "changes.diff").unlink()  # an upload needs nothing of the run's own folder
+        assert kept.read_bytes() == difference
+
+
+def test_tensorboard_has_what_the_runs_folder_has(command: Command) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    ended = command("train", *SMALL, "logger=tensorboard")
+    assert (ended.status, ended.err) == (0, "")
+    folder = Path(ended.last_line)
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+    events.Reload()
+    written = tables.read(folder, "metrics")
+    assert written is not None
+    assert set(events.Tags()["scalars"]) - {"epoch"} == set(written.columns) - {"step"}
+    for name in written.columns[1:]:
+        expected = written.select("step", name).drop_nulls().cast({name: pl.Float32}).rows()
+        assert [(event.step, event.value) for event in events.Scalars(name)] == expected, name
+
+    assert set(events.Tags()["images"]) == {f"figures/{name}" for name in FIGURES}
+    assert all(event.width > 100 for name in FIGURES for event in events.Images(f"figures/{name}"))
+    texts = {
+        name: events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
+        for name in ("config", "samples", "sentences")
+    }
+    assert "name: captions" in texts["config"] and "commit:" in texts["config"]
+    for name in ("samples", "sentences"):
+        content = tables.read(folder, name)
+        assert content is not None
+        heading, _, *rows = texts[name].splitlines()
+        assert heading == f"| {' | '.join(content.columns)} |"
+        assert [f"`{text}`" in row for text, row in zip(content["text"], rows, strict=True)] == [True] * len(rows)
+    assert not Path("outputs/wandb").exists()
 
 
 def test_words_that_are_not_ascii_come_through(command: Command) -> None:
@@ -195,3 +257,22 @@ def test_online_without_an_account_says_what_to_do(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: logger.mode=online: ")
     assert "wandb login" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_make_sync_uploads_from_the_store_and_says_when_there_is_nothing(tmp_path: Path) -> None:
+    """With a stand-in for `wandb` that says how it is called."""
+    stand_in = tmp_path / "bin" / "wandb"
+    stand_in.parent.mkdir()
+    stand_in.write_text('#!/bin/sh\necho "$WANDB_DIR $WANDB_ERROR_REPORTING $@"\n')
+    stand_in.chmod(0o755)
+    store = tmp_path / "store"
+
+    def sync() -> str:
+        options = ["-s", "-o", ".venv/.installed", f"BIN={stand_in.parent}", f"STORE={store}"]
+        done = subprocess.run(["make", *options, "sync"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout
+
+    assert sync() == f"no offline run in {store}/wandb: python src/train.py makes one\n"
+    (store / "wandb/offline-run-1").mkdir(parents=True)
+    assert sync() == f"{store} false sync --yes\n"

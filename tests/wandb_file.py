@@ -45,6 +45,13 @@ class WandbRun:
     metrics: dict[str, Any] = field(default_factory=dict)  # name -> the MetricRecord
     run: Any = None
     exit_code: int | None = None
+    files: list[str] = field(default_factory=list)  # what an upload takes along from the folder `files`
+
+    @property
+    def media(self) -> dict[str, str]:
+        """Of each table and picture by the name under which it was logged: its path below the folder `files`."""
+        logged = {name: value for row in self.history for name, value in row.items()}
+        return {name.removesuffix("/path"): value for name, value in logged.items() if name.endswith("/path")}
 
 
 def read(folder: Path) -> WandbRun:
@@ -68,6 +75,8 @@ def read(folder: Path) -> WandbRun:
                 found.config[item.key] = json.loads(item.value_json)
         elif kind == "metric" and record.metric.name:
             found.metrics[record.metric.name] = record.metric
+        elif kind == "files":
+            found.files += [item.path for item in record.files.files]
         elif kind == "exit":
             found.exit_code = record.exit.exit_code
     return found

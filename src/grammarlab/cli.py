@@ -30,6 +30,7 @@ from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grammarlab import record
 from grammarlab.config import (
     BenchmarkConfig,
     ConfigError,
@@ -75,6 +76,7 @@ class SweepWatch(Callback):
     """
 
     folder: Path | None = None
+    hold: record.Hold | None = None
     swept: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -82,12 +84,21 @@ class SweepWatch(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         SweepWatch.folder = Path(config.hydra.sweep.dir)
+        SweepWatch.folder.mkdir(parents=True, exist_ok=True)
+        SweepWatch.hold = record.Hold(SweepWatch.folder)  # a board sees that jobs may still come
         overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
         in_config = config.hydra.sweeper.get("params") or {}
         self._swept = (*map(str, in_config), *(o.key_or_group for o in overrides if o.is_sweep_override()))
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         SweepWatch.swept = self._swept
+
+    @classmethod
+    def let_go(cls) -> None:
+        """No job comes any more."""
+        if cls.hold is not None:
+            cls.hold.close()
+            cls.hold = None
 
 
 def start(main: Callable[[], Any], schema: type) -> None:
@@ -111,6 +122,7 @@ def start(main: Callable[[], Any], schema: type) -> None:
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     unfinished = _report_sweep()
+    SweepWatch.let_go()
     status = status or unfinished
     try:
         sys.stdout.flush()
@@ -180,7 +192,7 @@ def train_job(config: DictConfig) -> float | None:
     with heavy_imports():
         from rich.console import Console
 
-        from grammarlab import parts, record, report, run
+        from grammarlab import parts, report, run
         from grammarlab.callbacks import Interrupted
 
     console = Console()

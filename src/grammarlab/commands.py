@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grammarlab.cli import errors_said, heavy_imports, print_unfinished, relative
 from grammarlab.config import (
     BenchmarkConfig,
+    BoardConfig,
     CompareConfig,
     ConfigError,
     DashboardConfig,
@@ -25,6 +28,8 @@ from grammarlab.config import (
     read_text,
 )
 from grammarlab.options import reason, to_config
+
+T = TypeVar("T")
 
 
 @errors_said(EvaluateConfig)
@@ -111,21 +116,27 @@ def benchmark_job(config: DictConfig) -> None:
     benchmark.run(options)
 
 
-def compare_command(arguments: Sequence[str], usage: str | None) -> None:
+def _folders_and_options(arguments: Sequence[str], schema: type[T], script: str) -> tuple[list[str], T]:
     """Folders stand alone, options as `name=value`: no option of a folder's name needs Hydra's grammar."""
+    paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
+    options = [argument for argument in arguments if argument not in paths]
+    names = ", ".join(field.name for field in dataclasses.fields(schema))  # type: ignore[arg-type]
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.from_dotlist(options))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{' '.join(options)}: {reason(error)}; options are: {names}") from None
+    assert isinstance(merged, DictConfig)
+    config = to_config(merged, schema)
+    if not paths:
+        raise ConfigError(f"{script}: name at least one folder, as in: python src/{script} outputs/sweeps/…")
+    return paths, config
+
+
+def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     if {"-h", "--help"} & set(arguments):
         print((usage or "").strip())
         return
-    paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
-    options = [argument for argument in arguments if argument not in paths]
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(CompareConfig), OmegaConf.from_dotlist(options))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{' '.join(options)}: {reason(error)}; options are: measures, baseline, into") from None
-    assert isinstance(merged, DictConfig)
-    config = to_config(merged, CompareConfig)
-    if not paths:
-        raise ConfigError("compare.py: name at least one folder, as in: python src/compare.py outputs/sweeps/…")
+    paths, config = _folders_and_options(arguments, CompareConfig, "compare.py")
     if len(paths) > 1 and config.into is None:
         raise ConfigError("into: must be given with several folders: into=FOLDER is where the table is written")
     with heavy_imports():
@@ -153,7 +164,7 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         report.show(sweep.table(comparison, measures))
         sweep.write_csv(comparison, written[0])
-        figures.save(sweep.figure(comparison, measures), written[1])
+        figures.save(figures.settings(sweep.measured(comparison, measures)), written[1])
         if config.baseline:
             report.show(sweep.difference_table(differences, config.baseline))
             written.append(folder / "differences.csv")
@@ -162,3 +173,27 @@ def compare_command(arguments: Sequence[str], usage: str | None) -> None:
     if not comparison.settings:
         raise ConfigError(f"{' '.join(paths)}: no run there is finished")
     console.print("\n".join(map(str, written)), highlight=False, soft_wrap=True)
+
+
+def board_command(arguments: Sequence[str], usage: str | None) -> None:
+    if {"-h", "--help"} & set(arguments):
+        print((usage or "").strip())
+        return
+    paths, config = _folders_and_options(arguments, BoardConfig, "board.py")
+    if len(paths) > 1 and config.into is None:
+        raise ConfigError("into: must be given with several folders: into=FILE.html is where the page is written")
+    path = Path(config.into or Path(paths[0]) / "board.html")
+    with heavy_imports():
+        from grammarlab import board
+    folders = [Path(each) for each in paths]
+    refresh = config.interval if config.watch else None
+    seen: board.Seen | None = None
+    try:
+        while seen is None or (config.watch and seen.running):
+            if seen is not None:
+                time.sleep(config.interval)
+            before, seen = seen, board.write(folders, path, baseline=config.baseline, refresh=refresh, seen=seen)
+            if seen.stamp and not (before and before.stamp):
+                print(path, flush=True)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -14,11 +14,10 @@ from grammarlab.generation import evaluating, next_token_log_probs
 from grammarlab.language import Language, Sentence
 from grammarlab.measures import measure_name
 from grammarlab.model import Decoder
-from grammarlab.tables import SCHEMAS, table
+from grammarlab.tables import SCHEMAS, SHOWN_BEGIN, SHOWN_END, table
 from grammarlab.vocabulary import Vocabulary
 
 SHOWN_TOKENS = 32  # of the sentence whose attention is recorded: its table grows with their square
-SHOWN_END, SHOWN_BEGIN = "(end)", "(begin)"
 # The curves over temperature, evenly in the logarithm.
 TEMPERATURES = tuple(round(float(t), 3) for t in np.geomspace(0.1, 4.0, 17))
 

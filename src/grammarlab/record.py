@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,8 @@ class Record:
             self.path.open("x").close()
         except FileExistsError:
             raise ConfigError(f"{folder}: holds a run already; a run goes into a folder of its own") from None
-        self.write("interrupted", error="killed, or still running")
+        self._hold = Hold(folder)
+        self._write("interrupted", error="killed, or still running")
         if config is not None:
             text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
             (folder / "config.yaml").write_text(text, encoding="utf-8")
@@ -51,6 +54,11 @@ class Record:
         self.write("failed", error=f"{type(error).__name__}: {error}")
 
     def write(self, status: str, error: str | None = None) -> None:
+        """How the run ended."""
+        self._write(status, error)
+        self._hold.close()
+
+    def _write(self, status: str, error: str | None) -> None:
         content = {
             "name": self.name,
             "status": status,
@@ -64,6 +72,37 @@ class Record:
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         os.replace(temporary, self.path)
+
+
+class Hold:
+    """A folder in which a process works, as others can see: it ends with `close` or the process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor: int | None = os.open(folder, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks: nothing there looks as if it were running
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process of this machine works in the folder of a run, or of a sweep."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def versions() -> dict[str, str]:

@@ -15,18 +15,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import yaml
 from rich import box
 from rich.table import Table
 
-from grammarlab import figures
 from grammarlab.intervals import bootstrap_interval, mean_and_half
-
-if TYPE_CHECKING:
-    import altair as alt
+from grammarlab.record import is_running
 
 # What a setting is shown by when nothing else is asked for.
 MEASURES = ("val/excess_loss", "truth/kl", "truth/validity", "truth/coverage")
@@ -65,9 +62,9 @@ class Run:
 def load(path: str | Path | Sequence[str | Path]) -> pl.DataFrame:
     """A row for each run in a folder or several, each a run or a folder of runs.
 
-    Columns: `run` (its folder), `name`, `status` (`finished`, `failed`, `interrupted`, `dev`), `error`, `seconds`,
-    `commit`, `repeat` (another run before it has the same options and seed: no new evidence), each option by its name
-    (`model.width`), each measure (`truth/kl`). Only a finished run has measures; those of all others are null.
+    Columns: `run` (its folder), `name`, `status` (`finished`, `running`, `failed`, `interrupted`, `dev`), `error`,
+    `seconds`, `commit`, `repeat` (another run before it has the same options and seed: no new evidence), each option
+    by its name (`model.width`), each measure (`truth/kl`). Only a finished run has measures; all others have nulls.
 
     Raises `ValueError` where there is no run, or a damaged one.
     """
@@ -109,7 +106,7 @@ def _option_column(name: str, values: Sequence[Any]) -> pl.Series:
         return pl.Series(name, [None if value is None else float(value) for value in values])
     if kinds in ({bool}, {int}, {float}, {str}):
         return pl.Series(name, values)
-    return pl.Series(name, [None if value is None else _written(value) for value in values], dtype=pl.String)
+    return pl.Series(name, [None if value is None else written(value) for value in values], dtype=pl.String)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -135,11 +132,12 @@ def _load_run(folder: Path) -> Run:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         config_file = folder / "config.yaml"
         config = yaml.safe_load(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+        running = results["status"] == "interrupted" and is_running(folder)
         return Run(
             folder,
             results.get("name") or folder.name,
-            results["status"],
-            results.get("error"),
+            "running" if running else results["status"],
+            None if running else results.get("error"),
             _flat(config),
             results["metrics"],
             results.get("seconds"),
@@ -183,7 +181,7 @@ class Setting:
 
     @property
     def lines(self) -> list[str]:
-        return [f"{name}={_written(value)}" for name, value in self.options.items()] or ["all runs"]
+        return [f"{name}={written(value)}" for name, value in self.options.items()] or ["all runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +283,7 @@ def write_csv(comparison: Comparison, path: Path) -> None:
                     cells += [interval.mean, "", ""]
                 else:
                     cells += [interval.mean, interval.mean - interval.half, interval.mean + interval.half]
-            writer.writerow([*map(_written, setting.options.values()), len(setting.seeds), *cells])
+            writer.writerow([*map(written, setting.options.values()), len(setting.seeds), *cells])
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +347,8 @@ def write_differences(found: Sequence[Difference], path: Path) -> None:
     pl.DataFrame(found).write_csv(path)
 
 
-def figure(comparison: Comparison, measures: Sequence[str] = MEASURES) -> alt.ConcatChart:
-    """Each measure against the settings: a point for each seed, the mean and its interval."""
+def measured(comparison: Comparison, measures: Sequence[str] = MEASURES) -> pl.DataFrame:
+    """A row for each setting, seed and measure: the rows of `figures.settings`."""
     rows = [
         (setting.label, seed, measure, run.metrics[measure])
         for setting in comparison.settings
@@ -359,10 +357,10 @@ def figure(comparison: Comparison, measures: Sequence[str] = MEASURES) -> alt.Co
         if measure in run.metrics
     ]
     schema = {"setting": pl.String, "seed": pl.Int64, "measure": pl.String, "value": pl.Float64}
-    return figures.settings(pl.DataFrame(rows, schema=schema, orient="row"))
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:

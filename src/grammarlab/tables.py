@@ -23,6 +23,8 @@ import polars as pl
 
 from grammarlab.measures import measure_name
 
+SHOWN_BEGIN, SHOWN_END = "(begin)", "(end)"  # the tokens that are no words
+
 SCHEMAS: dict[str, dict[str, Any]] = {
     "samples": {
         "temperature": pl.Float64,

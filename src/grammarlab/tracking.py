@@ -242,7 +242,9 @@ def _markdown(content: pl.DataFrame, rows: int = 200) -> str:
     """For TensorBoard's texts: words in code marks, so that `<` and `*` are shown as they are."""
 
     def cell(value: object) -> str:
-        return f"`{value}`".replace("|", "\\|") if isinstance(value, str) and value else str(value)
+        if isinstance(value, str) and value:
+            return f"`{value}`".replace("|", "\\|")
+        return "" if value is None else str(value)
 
     lines = [content.columns, ["---"] * content.width, *([cell(v) for v in row] for row in content.head(rows).rows())]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -3,6 +3,7 @@
 from grammarlab.config.commands import (
     BenchmarkConfig,
     BenchmarkName,
+    BoardConfig,
     CompareConfig,
     DashboardConfig,
     EvaluateConfig,
@@ -46,6 +47,7 @@ __all__ = [
     "Accelerator",
     "BenchmarkConfig",
     "BenchmarkName",
+    "BoardConfig",
     "CompareConfig",
     "ConfigError",
     "DashboardConfig",

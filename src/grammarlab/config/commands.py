@@ -131,6 +131,22 @@ class CompareConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class BoardConfig:
+    """Many runs as one page."""
+
+    baseline: str | None = None  # a setting as the table names it, against which the others are; null: the first
+    into: str | None = None  # the HTML file; null: board.html in the first folder
+    watch: bool = False  # write it anew whenever something changes, until nothing runs there any more
+    interval: float = 5.0  # seconds between two looks
+
+    def __post_init__(self) -> None:
+        require(
+            self.into is None or self.into.endswith((".html", ".htm")), "into", self.into, "must be a file named ….html"
+        )
+        require(0.1 <= self.interval <= 86_400, "interval", self.interval, "must be from 0.1 to 86400 seconds")
+
+
+@dataclass(kw_only=True, slots=True)
 class DashboardConfig:
     """What Weights & Biases shows of a project: its workspace, or the report of a sweep."""
 

@@ -304,7 +304,7 @@ def attention(frame: pl.DataFrame) -> alt.ConcatChart:
         heat = alt.Color(
             "weight:Q",
             scale=alt.Scale(scheme="viridis", domain=[0, 1]),
-            legend=alt.Legend(title="weight", gradientLength=120) if (layer, head) == (1, 1) else None,
+            legend=alt.Legend(title="weight", gradientLength=120),  # one for all: the panels share their scale
         )
         tips = tooltip(["query_word", "key_word", "visible"], ["weight"])
         seen = base.mark_rect(stroke="white", strokeWidth=0.5).encode(x=x, y=y, color=heat, tooltip=tips)

@@ -85,7 +85,7 @@ def measure_by_option(frame: pl.DataFrame, option: str) -> alt.ConcatChart:
         category = alt.X("option:N", sort=order, title=option, axis=alt.Axis(labelAngle=0 if len(order) < 7 else -60))
         if len(others) > 1:
             # not the colours of settings: each of these is in several
-            legend = alt.Legend(title=None, orient="top", columns=1, symbolType="stroke") if number == 0 else None
+            legend = alt.Legend(title=None, orient="top", columns=1, symbolType="stroke")
             hue = alt.Color("others:N", sort=others, legend=legend, scale=alt.Scale(scheme="viridis", domain=others))
             more = {"xOffset": alt.XOffset("others:N", sort=others)}
         else:
