@@ -33,9 +33,7 @@ def arguments_of(line: str, trained: Path) -> tuple[str, list[str]]:
     return Path(words[1]).stem, words[2:]
 
 
-@pytest.mark.parametrize("line", PYTHON)
-def test_every_python_command_runs(command: Command, trained: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Path.cwd()
+def train_once(command: Command, trained: Path) -> None:
     if not (trained / "run").exists():
         gpt2 = ("model=gpt2", "model.width=12", "model.heads=3", "model.depth=1", "model.context=9")
         for options in (
@@ -45,6 +43,12 @@ def test_every_python_command_runs(command: Command, trained: Path, line: str, m
         ):
             assert command("train", *options).status == 0
         assert command("export", f"checkpoint={trained / 'gpt2' / 'checkpoints/last.ckpt'}").status == 0
+
+
+@pytest.mark.parametrize("line", PYTHON)
+def test_every_python_command_runs(command: Command, trained: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path.cwd()
+    train_once(command, trained)
     for file in re.findall(r"\w+\.grammar", line):
         (making,) = [other for other in LINES if other.startswith("printf") and file in other]
         subprocess.run(making, shell=True, check=True, cwd=here)
@@ -74,10 +78,11 @@ def test_there_are_commands_to_run() -> None:
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
-@pytest.mark.parametrize("example, printed", list(zip(EXAMPLES, ["2.0794", "True"], strict=True)))
-def test_the_python_examples_run(tmp_path: Path, example: str, printed: str) -> None:
+@pytest.mark.parametrize("example, printed", list(zip(EXAMPLES, ["finished", "2.0794", "True"], strict=True)))
+def test_the_python_examples_run(command: Command, trained: Path, tmp_path: Path, example: str, printed: str) -> None:
+    train_once(command, trained)
     done = subprocess.run(
-        [sys.executable, "-c", example],
+        [sys.executable, "-c", example.replace("outputs/sweeps/SWEEP", str(trained / "sweep"))],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,

@@ -68,11 +68,11 @@ def load(path: str | Path | Sequence[str | Path]) -> pl.DataFrame:
 
     Raises `ValueError` where there is no run, or a damaged one.
     """
-    runs = read_runs([Path(each) for each in ([path] if isinstance(path, (str, Path)) else path)])
+    runs = read_runs([path] if isinstance(path, (str, Path)) else path)
     seen: set[tuple[tuple[str, str], ...]] = set()
     repeats = []
     for run in runs:
-        key = tuple((name, _key(value)) for name, value in run.options.items() if name == "seed" or _is_setting(name))
+        key = tuple((name, _key(value)) for name, value in run.options.items() if name == "seed" or is_setting(name))
         repeats.append(run.finished and key in seen)
         if run.finished:
             seen.add(key)
@@ -109,10 +109,10 @@ def _option_column(name: str, values: Sequence[Any]) -> pl.Series:
     return pl.Series(name, [None if value is None else written(value) for value in values], dtype=pl.String)
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     """The runs in the given folders, each a run or a folder of runs. Raises `ValueError` where there is none."""
     runs: list[Run] = []
-    for path in paths:
+    for path in map(Path, paths):
         if not path.is_dir():
             raise ValueError(f"{path}: no such folder")
         found = [path] if (path / "results.json").exists() else _job_folders(path)
@@ -196,7 +196,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     finished = [run for run in runs if run.finished]
     names = list(dict.fromkeys(name for run in finished for name in run.options))
     differing = [
-        name for name in names if _is_setting(name) and len({_key(run.options.get(name)) for run in finished}) > 1
+        name for name in names if is_setting(name) and len({_key(run.options.get(name)) for run in finished}) > 1
     ]
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in finished:
@@ -220,7 +220,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return Comparison(settings, [run for run in runs if not run.finished], notes)
 
 
-def _is_setting(option: str) -> bool:
+def is_setting(option: str) -> bool:
+    """Whether runs that differ in it are of two settings."""
     return not any(option == fixed or option.startswith(f"{fixed}.") for fixed in _NOT_A_SETTING)
 
 
@@ -328,7 +329,7 @@ def difference_table(found: Sequence[Difference], baseline: str) -> Table:
     shown = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        title=f"less {baseline}",
+        title=f"difference from {baseline}",
         title_justify="left",
         caption="paired over seeds; 95 % bootstrap interval",
         caption_justify="left",

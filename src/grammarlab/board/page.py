@@ -134,7 +134,7 @@ def _figures(board: Board) -> Iterator[Figure]:
     if board.differences and board.baseline is not None:
         frame = pl.DataFrame(board.differences).with_columns(pl.col("setting").cast(_all(board)))
         chart = figures.paired_differences(frame, board.baseline)
-        yield figure("paired_differences", f"Less {board.baseline}", chart)
+        yield figure("paired_differences", f"Difference from {board.baseline}", chart)
     if (curves := board.table("metrics")) is not None:
         yield figure("learning_curves", "Learning curves", figures.learning_curves(curves))
     if (positions := board.table("positions")) is not None:
@@ -188,7 +188,7 @@ def _paired(board: Board) -> list[tuple[str, int, list[str]]]:
     def cell(each: Difference | None) -> str:
         if each is None:
             return "–"
-        return f"{each.mean:+.3g}" + ("" if each.low is None else f" ({each.low:+.3g} … {each.high:+.3g})")
+        return f"{each.mean:+.3g}" + ("" if each.low is None else f"\n{each.low:+.3g} … {each.high:+.3g}")
 
     return [
         (label, max(each.seeds for each in found.values()), [cell(found.get(m)) for m in board.measures])
@@ -198,13 +198,14 @@ def _paired(board: Board) -> list[tuple[str, int, list[str]]]:
 
 def _runs(board: Board, differing: Sequence[str]) -> pl.DataFrame:
     """A row for each run: numbers of finished ones alone; of the others how far they got."""
+    shown = [option for option in differing if sweep.is_setting(option) and option != "language.grammar"]
     rows: list[dict[str, Any]] = []
     for run in board.runs:
         rows.append(
             {
                 "run": run.folder.name,
                 "status": run.status,
-                **{option: written(run.options.get(option)) for option in differing if option in board.swept},
+                **{option: written(run.options.get(option)) for option in shown},
                 "seed": run.options.get("seed"),
                 **{m: _short(run.metrics.get(m)) if run.finished else None for m in board.measures},
                 "step": _step(run),

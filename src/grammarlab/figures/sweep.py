@@ -191,4 +191,4 @@ def paired_differences(frame: pl.DataFrame, baseline: str) -> alt.ConcatChart:
             ),
         ]
         panels.append(panel(*layers, name=f"measure_{number}", zoom=False, width=200, height=alt.Step(26)))
-    return finished(panels, caption=f"less {baseline}, paired over seeds; line: 95 % bootstrap interval")
+    return finished(panels, caption=f"from {baseline}, paired over seeds; line: 95 % bootstrap interval")
