@@ -95,7 +95,8 @@ def test_the_python_examples_run(command: Command, trained: Path, tmp_path: Path
 @pytest.mark.parametrize("target", re.findall(r"make (\w+)", "\n".join(LINES)))
 def test_every_make_target_is_there(target: str) -> None:
     shown = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {"train": "src/train.py", "test": "pytest", "check": "mypy", "setup": "", "sync": "wandb sync"}[target] in shown
+    does = {"train": "src/train.py", "test": "pytest", "check": "mypy", "setup": "", "sync": "wandb sync"}
+    assert does[target] in shown
 
 
 def test_the_makefile_installs_as_the_readme_says() -> None:
